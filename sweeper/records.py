@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sweeper.errors import Failure
+from sweeper.redaction import redact_mapping
 
 Scalar = str | int | float | bool
 #: A flag's value: True writes the bare flag, False leaves it out, a tuple writes several words.
@@ -75,14 +76,17 @@ class Launch:
 
     @property
     def key(self) -> str:
-        """Identity of the setting: 12 hexadecimal digits, equal for equal launches."""
+        """Identity of the setting: 12 hexadecimal digits, equal for equal launches.
+
+        Secret values do not count, so that a stored, redacted launch has the same identity.
+        """
         identity = [
             self.engine,
             list(self.command),
             self.model,
             self.gpus,
-            sorted((k, v) for k, v in self.flags.items() if v is not False),
-            sorted(self.env.items()),
+            sorted((k, v) for k, v in redact_mapping(self.flags).items() if v is not False),
+            sorted(redact_mapping(self.env).items()),
             self.simulated,
         ]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
@@ -160,6 +164,7 @@ class Trial:
         launch: What is started.
         attempt: 0, or how many machine faults this setting has had before.
         retry_of: Number of the first trial of the same setting, for a retry.
+        context: Hash of what makes rows comparable beyond the launch: workloads, simulation.
     """
 
     study: str
@@ -169,6 +174,7 @@ class Trial:
     launch: Launch
     attempt: int = 0
     retry_of: int | None = None
+    context: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

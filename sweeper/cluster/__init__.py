@@ -1,0 +1,39 @@
+"""Where trials run: the Executor seam, on Ray or in this process. The only user of Ray.
+
+Importing this package does not import Ray; `connect` does.
+"""
+
+import os
+
+from sweeper.cluster.base import Assignment, Cancelled, Executor, Outcome, Status
+from sweeper.cluster.inline import InlineExecutor
+from sweeper.engines.base import Engine
+
+__all__ = [
+    "Assignment",
+    "Cancelled",
+    "Executor",
+    "InlineExecutor",
+    "Outcome",
+    "Status",
+    "connect",
+]
+
+
+def connect(
+    engine: Engine, *, study: str, gpus: int, simulated: bool, address: str | None
+) -> Executor:
+    """Start Ray on this machine, or join the cluster at `address`, and take its slots.
+
+    Raises:
+        UserError: The cluster cannot be reached, or no node has enough GPUs.
+    """
+    # Ray reads these when it is imported, so it is imported after they are set.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        # Ray binds all interfaces unless told that this machine is no part of a cluster.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    from sweeper.cluster.ray_executor import RayExecutor
+
+    return RayExecutor(engine, study=study, gpus=gpus, simulated=simulated, address=address)

@@ -1,0 +1,27 @@
+"""Owning server processes: started, waited for, stopped and proven gone."""
+
+from sweeper.serving.control import ControlAnswer
+from sweeper.serving.gpus import FakeGpus, GpuDevice, Gpus, Holder, NoGpus, NvmlGpus, detect
+from sweeper.serving.ports import Ports, reserve_ports
+from sweeper.serving.process import StopReport
+from sweeper.serving.processes import ProcessId, sweep_marked
+from sweeper.serving.server import Place, Server, start
+
+__all__ = [
+    "ControlAnswer",
+    "FakeGpus",
+    "GpuDevice",
+    "Gpus",
+    "Holder",
+    "NoGpus",
+    "NvmlGpus",
+    "Place",
+    "Ports",
+    "ProcessId",
+    "Server",
+    "StopReport",
+    "detect",
+    "reserve_ports",
+    "start",
+    "sweep_marked",
+]

@@ -1,0 +1,191 @@
+"""Measure a running server: `python -m sweeper.bench URL`.
+
+Prints a table, or JSON with `--json`. A mistake of the person is one line and exit status 2, a
+measurement that is no good one line and exit status 1.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import aiohttp
+
+from sweeper.bench.measure import Progress, measure
+from sweeper.bench.process import ClientProcess
+from sweeper.bench.workload import PATHS
+from sweeper.clock import Clock
+from sweeper.errors import BenchFailed, UserError
+from sweeper.records import Limits, Measurement, Workload
+
+_WORKLOADS = {
+    "single": Workload(name="single", prompts="five", repeats=5),
+    "busy": Workload(
+        name="busy", prompts="mixed", concurrency=16, repeats=None, duration_s=60.0, warmup=16
+    ),
+}
+_PROBE_S = 10.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure a server and print what it showed; return the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        workload = _workload(options)
+        url = options.url if "://" in options.url else f"http://{options.url}"
+        api_key = os.environ.get(options.api_key_env)
+        model, scale = asyncio.run(_look_at(url.rstrip("/"), api_key, options.model))
+        with ClientProcess.start() as client:
+            measurement, requests = measure(
+                client,
+                url=url,
+                model=model,
+                workload=workload,
+                gpus=options.gpus,
+                clock=Clock(scale),
+                limits=Limits(progress_s=options.progress_s),
+                salt=options.salt or secrets.token_hex(8),
+                api_key=api_key,
+                on_progress=_show if sys.stderr.isatty() else _hide,
+                flush="no" if options.no_flush else "try",
+            )
+    except UserError as error:
+        print(f"sweeper.bench: {error}", file=sys.stderr)
+        return 2
+    except BenchFailed as error:
+        print(f"sweeper.bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        shown: dict[str, Any] = {"model": model, **asdict(measurement)}
+        if options.requests:
+            shown["all_requests"] = [asdict(request) for request in requests]
+        print(json.dumps(shown, indent=2))
+    else:
+        print(table(model, measurement))
+    return 0
+
+
+def table(model: str, measurement: Measurement) -> str:
+    """Return the measurement as lines of name and value; what is missing shows as a dash."""
+    lines = [f"{'model':<24}{model}"]
+    for field in fields(measurement):
+        value = getattr(measurement, field.name)
+        if isinstance(value, float):
+            text = f"{value:.4g}" if abs(value) < 1000 else f"{value:.1f}"
+        elif isinstance(value, tuple):
+            text = " ".join(f"{item:.4g}" for item in value) or "-"
+        else:
+            text = "-" if value is None else str(value)
+        lines.append(f"{field.name:<24}{text}")
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.bench", description="Measure a running server."
+    )
+    add = parser.add_argument
+    add("url", metavar="URL", help="the server, for instance http://127.0.0.1:30000")
+    add("--workload", default="single", help="one of: " + ", ".join(_WORKLOADS))
+    add("--concurrency", type=int, metavar="N", help="streams kept open")
+    add("--request-rate", type=float, metavar="R", help="requests a second, Poisson, instead")
+    add("--prompts", metavar="FILE", help="a prompt set's name or a JSONL or ShareGPT file")
+    add("--max-tokens", type=int, metavar="N", help="output tokens of each request")
+    add("--repeats", type=int, metavar="N", help="how often the prompt set is sent")
+    add("--duration-s", type=float, metavar="S", help="how long requests are sent, instead")
+    add("--warmup", type=int, metavar="N", help="requests sent before, not counted")
+    add("--temperature", type=float, metavar="T", help="0 is greedy")
+    add("--stop-at-eos", action="store_true", help="let answers end before --max-tokens")
+    add("--route", choices=sorted(PATHS), help="which streaming route is used")
+    add("--seed", type=int, metavar="N", help="seed of arrivals and intervals")
+    add("--salt", metavar="TEXT", help="prefix of all prompts; random if left out")
+    add("--model", metavar="NAME", help="instead of the one that /v1/models names")
+    add("--gpus", type=int, default=0, metavar="N", help="the server's GPUs, for tok/s per GPU")
+    add("--progress-s", type=float, default=120.0, metavar="S", help="longest wait for a chunk")
+    add("--no-flush", action="store_true", help="leave the server's cache as it is")
+    add("--api-key-env", default="SWEEPER_API_KEY", metavar="VAR", help="variable with the key")
+    add("--json", action="store_true", help="print JSON")
+    add("--requests", action="store_true", help="with --json, print every request too")
+    return parser
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    """Return the named workload with the options that were given.
+
+    Raises:
+        UserError: No such workload, or values that cannot be meant.
+    """
+    known = _WORKLOADS.get(options.workload)
+    if known is None:
+        raise UserError(f"no workload {options.workload!r}; there are {', '.join(_WORKLOADS)}")
+    given: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("prompts", "max_tokens", "warmup", "temperature", "route", "seed")
+        if getattr(options, name) is not None
+    }
+    for name, other in (("concurrency", "request_rate"), ("repeats", "duration_s")):
+        one, two = getattr(options, name), getattr(options, other)
+        if one is not None and two is not None:
+            raise UserError(
+                f"give --{name} or --{other.replace('_', '-')}, not both".replace("_", "-")
+            )
+        if one is not None or two is not None:
+            given |= {name: one, other: two}
+    for name in ("concurrency", "request_rate", "repeats", "duration_s", "max_tokens"):
+        if given.get(name) is not None and given[name] <= 0:
+            raise UserError(f"--{name.replace('_', '-')} must be more than 0")
+    if given.get("warmup", 0) < 0:
+        raise UserError("--warmup must not be less than 0")
+    if options.stop_at_eos:
+        given["ignore_eos"] = False
+    return replace(known, **given)
+
+
+async def _look_at(url: str, api_key: str | None, model: str | None) -> tuple[str, float]:
+    """Return the model's name and the engine seconds in a real second.
+
+    Raises:
+        UserError: Nothing answers at the address, or it is no model server.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    timeout = aiohttp.ClientTimeout(total=_PROBE_S)
+    try:
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+            async with session.get(f"{url}/v1/models") as response:
+                status = response.status
+                served = await response.json(content_type=None) if status == 200 else None
+            async with session.get(f"{url}/server_info") as response:
+                info = await response.json(content_type=None) if response.status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise UserError(f"no model server answers at {url}: {str(error) or 'timeout'}") from error
+    if status == 401:
+        raise UserError(f"{url} wants a key; put it into the variable of --api-key-env")
+    names = [entry.get("id") for entry in served.get("data", [])] if served else []
+    name = model or next((str(name) for name in names if name), None)
+    if name is None:
+        raise UserError(f"{url}/v1/models names no model (HTTP {status}); give --model")
+    scale = info.get("time_scale") if isinstance(info, dict) else None
+    return name, float(scale) if isinstance(scale, int | float) and scale > 0 else 1.0
+
+
+def _show(progress: Progress) -> None:
+    speed = "-" if progress.output_tok_s is None else f"{progress.output_tok_s:.1f}"
+    which = "warm-up" if progress.repeat < 0 else f"pass {progress.repeat + 1}/{progress.repeats}"
+    total = "" if progress.total is None else f"/{progress.total}"
+    sys.stderr.write(f"\r{which}  {progress.done}{total} requests  {speed} tok/s   ")
+    sys.stderr.flush()
+
+
+def _hide(_: Progress) -> None:
+    """Show nothing."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""An executor in this process, one slot, no Ray: for the debugger and for tests."""
+
+import os
+import queue
+import threading
+
+from sweeper.cluster.base import Outcome
+from sweeper.cluster.trial import Assignment, Cancelled, Status, host_name, run_trial
+from sweeper.engines.base import Engine
+from sweeper.errors import SlotLost
+from sweeper.records import HostFacts, TrialRecord
+from sweeper.serving import Gpus, ProcessId
+
+SLOT = "local-0"
+
+
+class InlineExecutor:
+    """Runs trials one after the other in a thread of this process."""
+
+    def __init__(self, engine: Engine, gpus: Gpus, *, gpu_ids: tuple[int, ...] = ()) -> None:
+        self._engine = engine
+        self._gpus = gpus
+        devices = {device.index: device.name for device in gpus.devices()}
+        self._host = HostFacts(
+            host=host_name(),
+            slot=SLOT,
+            gpu_name=devices.get(gpu_ids[0]) if gpu_ids else None,
+            gpu_ids=gpu_ids,
+            driver_version=gpus.driver_version(),
+        )
+        self._done: queue.Queue[Outcome] = queue.Queue()
+        self._cancelled = threading.Event()
+        self._status = Status()
+        self._thread: threading.Thread | None = None
+
+    dashboard_url: str | None = None
+
+    def free_slots(self) -> list[str]:
+        """Return the one slot if it is idle."""
+        return [] if self._thread is not None else [SLOT]
+
+    def lost_slots(self) -> dict[str, str]:
+        """Return nothing: this process cannot lose itself."""
+        return {}
+
+    def submit(self, slot: str, assignment: Assignment) -> None:
+        """Start a trial in the thread."""
+        assert self._thread is None
+        self._thread = threading.Thread(target=self._run, args=(slot, assignment), daemon=True)
+        self._thread.start()
+
+    def _run(self, slot: str, assignment: Assignment) -> None:
+        record: TrialRecord | None = None
+        lost: SlotLost | None = None
+        try:
+            record = run_trial(
+                assignment,
+                self._engine,
+                self._host,
+                self._gpus,
+                watch=(ProcessId.of(os.getpid()),),
+                on_status=self._set_status,
+                cancelled=self._cancelled.is_set,
+            )
+        except Cancelled:
+            pass
+        except BaseException as error:  # noqa: BLE001 -- each assignment has one outcome
+            lost = SlotLost(f"{type(error).__name__}: {error}")
+        self._done.put(Outcome(slot=slot, assignment=assignment, record=record, lost=lost))
+
+    def _set_status(self, status: Status) -> None:
+        self._status = status
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Return the trial that ended, if one did."""
+        try:
+            outcome = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+        self._status = Status()
+        return [outcome]
+
+    def status(self) -> dict[str, Status]:
+        """Return what the thread is doing."""
+        return {SLOT: self._status} if self._thread is not None else {}
+
+    def cancel(self) -> None:
+        """Ask the running trial to stop."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Stop the running trial and wait until its server is gone."""
+        self._cancelled.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None

@@ -1,0 +1,334 @@
+"""One trial on this machine, without Ray: start, measure, stop, and a record whatever happens.
+
+    Assignment -> start the client (it imports while the server loads)
+               -> start the server, wait until it is ready        LaunchFailed
+               -> each workload: warm-up, flush, repeats           ServerDied, BenchFailed
+               -> stop, group gone, GPU memory back
+               -> TrialRecord
+
+Whose fault an error is decides the state: the setting's or the installation's is INFEASIBLE, the
+machine's is FAILED.
+"""
+
+import contextlib
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sweeper.bench.measure import Progress, measure
+from sweeper.bench.process import ClientProcess
+from sweeper.clock import Clock
+from sweeper.engines.base import Engine
+from sweeper.errors import Failure, FailureClass, Fault, Stage, SweeperError, TrialError
+from sweeper.records import (
+    HostFacts,
+    Launch,
+    Limits,
+    Measurement,
+    RequestTiming,
+    ServerFacts,
+    Trial,
+    TrialRecord,
+    TrialState,
+    Workload,
+)
+from sweeper.serving import Gpus, Place, ProcessId, Server, start
+
+#: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15).
+INEFFECTIVE_ACCEPT_LENGTH = 1.05
+#: Verify steps below which an accept length says nothing.
+INEFFECTIVE_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One trial and what a slot needs to run it.
+
+    Attributes:
+        trial: The trial.
+        workloads: What is sent, in order.
+        limits: How long to wait.
+        folder: The run's folder on the node.
+        log: The server's log, below `folder`.
+        time_scale: Engine seconds in a real second.
+        env: Variables for the server that belong to no setting (the simulation's own).
+        cache: Folder for compiled kernels, kept over all trials; below `folder`.
+    """
+
+    trial: Trial
+    workloads: tuple[Workload, ...]
+    limits: Limits
+    folder: str
+    log: str
+    time_scale: float = 1.0
+    env: tuple[tuple[str, str], ...] = ()
+    cache: str = "cache"
+
+    @property
+    def mark(self) -> str:
+        """What the server's processes carry in their environment."""
+        return f"sweeper/{self.trial.study}/{self.trial.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What a slot is doing now.
+
+    Attributes:
+        number: The trial's number; None while idle.
+        stage: The server's stage.
+        detail: For people: "single 1/3: prompt 2 of 5".
+        output_tok_s: Speed so far of the workload being measured.
+    """
+
+    number: int | None = None
+    stage: Stage | None = None
+    detail: str = ""
+    output_tok_s: float | None = None
+
+
+class Cancelled(SweeperError):
+    """The driver asked for the trial to be given up; it leaves no record."""
+
+
+def run_trial(
+    assignment: Assignment,
+    engine: Engine,
+    host: HostFacts,
+    gpus: Gpus,
+    *,
+    watch: tuple[ProcessId, ...] = (),
+    on_status: Callable[[Status], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> TrialRecord:
+    """Run one trial to its record.
+
+    Args:
+        assignment: What to run.
+        engine: The adapter of the launch's engine.
+        host: Facts of this slot.
+        gpus: How to look at the GPUs.
+        watch: Processes with which the server must end.
+        on_status: Told what is going on.
+        cancelled: Asked about once a second; True ends the trial.
+
+    Raises:
+        Cancelled: `cancelled` said so. The server is gone then.
+    """
+    run = _Run(assignment, engine, host, gpus, watch, on_status, cancelled)
+    return run.record()
+
+
+class _Run:
+    """The state of one trial while it runs."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        engine: Engine,
+        host: HostFacts,
+        gpus: Gpus,
+        watch: tuple[ProcessId, ...],
+        on_status: Callable[[Status], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.assignment = assignment
+        self.engine = engine
+        self.host = host
+        self.gpus = gpus
+        self.watch = watch
+        self.on_status = on_status
+        self.cancelled = cancelled
+        self.clock = Clock(assignment.time_scale)
+        self.phases_s: dict[str, float] = {}
+        self.measurements: list[Measurement] = []
+        self.requests: list[RequestTiming] = []
+        self.facts: ServerFacts | None = None
+        self.started_at = datetime.now(UTC).isoformat()
+
+    def record(self) -> TrialRecord:
+        """Run it, and say how it ended."""
+        failure: Failure | None = None
+        try:
+            self._serve()
+            failure = self._ineffective()
+        except TrialError as error:
+            failure = error.failure
+        except (Cancelled, SystemExit):
+            raise
+        except Exception as error:
+            if self.cancelled():
+                raise Cancelled from error
+            self._note(traceback.format_exc())
+            failure = Failure(
+                kind=FailureClass.UNKNOWN,
+                stage=Stage.AFTER_RUN,
+                line=f"{type(error).__name__}: {error}",
+            )
+        if self.cancelled():
+            raise Cancelled
+        return TrialRecord(
+            trial=self.assignment.trial,
+            state=_state(failure),
+            failure=failure,
+            measurements=tuple(self.measurements),
+            requests=tuple(self.requests),
+            server=self.facts,
+            host=self.host,
+            started_at=self.started_at,
+            phases_s=self.phases_s,
+            log=self.assignment.log,
+        )
+
+    def _serve(self) -> None:
+        begun = self.clock.now_s()
+        with ClientProcess.start() as client:
+            try:
+                server = start(
+                    self.engine,
+                    _runnable(self.assignment),
+                    place=self._place(),
+                    gpus=self.gpus,
+                    limits=self.assignment.limits,
+                    clock=self.clock,
+                    on_stage=lambda stage: self._tell(stage, ""),
+                    cancelled=self.cancelled,
+                )
+            except TrialError:
+                self.phases_s["start"] = self.clock.now_s() - begun
+                raise
+            self.phases_s.update(server.phases_s)
+            self.facts = server.facts
+            try:
+                self._measure(client, server)
+            finally:
+                self._stop(server)
+
+    def _measure(self, client: ClientProcess, server: Server) -> None:
+        trial = self.assignment.trial
+        begun = self.clock.now_s()
+        try:
+            for workload in self.assignment.workloads:
+                measurement, requests = measure(
+                    client,
+                    url=server.url,
+                    model=trial.launch.model,
+                    workload=workload,
+                    gpus=trial.launch.gpus,
+                    clock=self.clock,
+                    limits=self.assignment.limits,
+                    salt=f"{trial.study}/{trial.number}/{self.started_at}",
+                    api_key=_api_key(trial),
+                    on_progress=self._progress,
+                    check=lambda: self._check(server),
+                )
+                self.measurements.append(measurement)
+                self.requests.extend(requests)
+        finally:
+            self.phases_s["measure"] = self.clock.now_s() - begun
+
+    def _stop(self, server: Server) -> None:
+        self._tell(Stage.SHUTDOWN, "")
+        report = server.stop()
+        self.phases_s["stop"] = report.stop_s
+        self.phases_s["memory_free"] = report.memory_free_s
+        if report.memory_held_by:
+            raise _memory_held(report.memory_held_by)
+
+    def _check(self, server: Server) -> None:
+        if self.cancelled():
+            raise Cancelled
+        server.check()
+
+    def _place(self) -> Place:
+        folder = Path(self.assignment.folder)
+        return Place(
+            gpu_ids=self.host.gpu_ids,
+            log_path=folder / self.assignment.log,
+            mark=self.assignment.mark,
+            watch=self.watch,
+            cache_dir=folder / self.assignment.cache,
+        )
+
+    def _ineffective(self) -> Failure | None:
+        """Find speculation that never accepts a draft token."""
+        for measurement in self.measurements:
+            length, histogram = measurement.accept_length, measurement.accepted_histogram
+            if length is None or not histogram or sum(histogram) < INEFFECTIVE_STEPS:
+                continue
+            if len(histogram) > 1 and length <= INEFFECTIVE_ACCEPT_LENGTH:
+                return Failure(
+                    kind=FailureClass.SPEC_INEFFECTIVE,
+                    stage=Stage.SERVING,
+                    line=f"accept length {length:.2f} over {sum(histogram)} verify steps",
+                )
+        return None
+
+    def _progress(self, progress: Progress) -> None:
+        if progress.repeat < 0:
+            detail = f"{progress.workload}: warm-up"
+        elif progress.total is None:
+            detail = f"{progress.workload}: {progress.done} requests done"
+        else:
+            detail = (
+                f"{progress.workload}: pass {progress.repeat + 1} of {progress.repeats}, "
+                f"prompt {min(progress.done + 1, progress.total)} of {progress.total}"
+            )
+        self._tell(Stage.SERVING, detail, progress.output_tok_s)
+
+    def _tell(self, stage: Stage, detail: str, output_tok_s: float | None = None) -> None:
+        self.on_status(
+            Status(
+                number=self.assignment.trial.number,
+                stage=stage,
+                detail=detail,
+                output_tok_s=output_tok_s,
+            )
+        )
+
+    def _note(self, text: str) -> None:
+        path = Path(self.assignment.folder) / self.assignment.log
+        with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as log:
+            log.write(f"\n[sweeper] {text}")
+
+
+def _runnable(assignment: Assignment) -> Launch:
+    """Return the launch with this node's interpreter and the variables of no setting."""
+    launch = assignment.trial.launch
+    command = launch.command
+    if command[0] == "python":
+        command = (sys.executable, *command[1:])
+    env = {**dict(assignment.env), **launch.env, "SWEEPER_TRIAL": str(assignment.trial.number)}
+    return replace(launch, command=command, env=env)
+
+
+def _state(failure: Failure | None) -> TrialState:
+    if failure is None:
+        return TrialState.COMPLETE
+    if failure.policy.fault is Fault.MACHINE:
+        return TrialState.FAILED
+    return TrialState.INFEASIBLE
+
+
+def _api_key(trial: Trial) -> str | None:
+    key = trial.launch.flags.get("api-key")
+    return key if isinstance(key, str) else None
+
+
+def _memory_held(holders: tuple[str, ...]) -> TrialError:
+    return TrialError(
+        Failure(
+            kind=FailureClass.GPU_MEMORY_NOT_FREE,
+            stage=Stage.SHUTDOWN,
+            line="GPU memory did not come back; held by " + ", ".join(holders),
+        )
+    )
+
+
+def host_name() -> str:
+    """Return this machine's name."""
+    return socket.gethostname()

@@ -1,0 +1,77 @@
+"""What a study could launch: distinct settings, and points refused before any start; pure."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.errors import UserError
+from sweeper.records import Launch, Point
+from sweeper.study import Study
+
+#: Spaces with more points than this are not listed; a sampler works on their parameters.
+LISTED_POINTS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The settings of a study, each once.
+
+    Attributes:
+        settings: Launch key -> (first point that means it, launch), in the order of the space.
+        refused: Reason -> the points refused for it.
+        merged: Points that mean a setting which another point means already.
+        complete: Whether the whole space was listed.
+    """
+
+    settings: Mapping[str, tuple[Point, Launch]]
+    refused: Mapping[str, tuple[Point, ...]]
+    merged: int
+    complete: bool
+
+
+def make_plan(study: Study) -> Plan:
+    """List what `study` could launch.
+
+    Raises:
+        UserError: Not one setting is left.
+    """
+    settings: dict[str, tuple[Point, Launch]] = {}
+    refused: dict[str, list[Point]] = {}
+    merged = 0
+    points = study.space.points()
+    for point in itertools.islice(points, LISTED_POINTS):
+        broken = study.space.violation(point)
+        if broken is not None:
+            refused.setdefault(f"constraint: {broken}", []).append(point)
+            continue
+        launch = study.launch(point)
+        reason = study.adapter.refuse(launch)
+        if reason is not None:
+            refused.setdefault(reason, []).append(point)
+        elif (key := launch.key) in settings:
+            merged += 1
+        else:
+            settings[key] = (point, launch)
+    complete = next(points, None) is None
+    if not settings:
+        reasons = Counter({reason: len(found) for reason, found in refused.items()})
+        worst, count = reasons.most_common(1)[0]
+        raise UserError(
+            f"no setting of the space can be launched: {sum(reasons.values())} points, "
+            f"all refused; {count} of them because: {worst}"
+        )
+    return Plan(
+        settings=settings,
+        refused={reason: tuple(found) for reason, found in refused.items()},
+        merged=merged,
+        complete=complete,
+    )
+
+
+def refusal(study: Study, point: Point) -> str | None:
+    """Return why a canonical point is not launched, or None."""
+    broken = study.space.violation(point)
+    if broken is not None:
+        return f"constraint: {broken}"
+    return study.adapter.refuse(study.launch(point))

@@ -1,0 +1,114 @@
+"""One finished or running sweep, read from its folder: what every figure is computed from."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.config import parse_study
+from sweeper.errors import UserError
+from sweeper.plan import Plan, make_plan
+from sweeper.records import RequestTiming, TrialRecord, TrialState
+from sweeper.report.prompts import RequestReader
+from sweeper.report.settings import is_simulated
+from sweeper.store import Store
+from sweeper.study import Study
+from sweeper.verdict import Verdict, judge
+
+#: Fewer distinct settings say nothing about which parameter matters.
+_ENOUGH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that a report shows of one study.
+
+    Attributes:
+        name: Name of its folder.
+        study: The study, with its engine decided as it was run.
+        records: Its finished trials by number, without requests.
+        requests: Reads the requests of one trial.
+        verdict: The answer.
+        plan: What could be launched; None where the space cannot be listed.
+        importances: Share of the variation by parameter; empty where too little was measured.
+        problems: What could not be read, a line each.
+    """
+
+    name: str
+    study: Study
+    records: tuple[TrialRecord, ...]
+    requests: RequestReader
+    verdict: Verdict
+    plan: Plan | None
+    importances: Mapping[str, float]
+    problems: tuple[str, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any trial is of the simulated server."""
+        return self.verdict.simulated or any(is_simulated(r) for r in self.records)
+
+
+def load_run(folder: Path) -> Run:
+    """Read the folder of one study.
+
+    Raises:
+        UserError: It is no such folder, or its space file is not valid.
+    """
+    store = Store(folder)
+    text = store.study_text()
+    records = store.records()
+    return make_run(
+        folder.resolve().name,
+        parse_study(text, str(folder / "study.yaml")),
+        records,
+        functools.lru_cache(maxsize=None)(store.requests_of),
+        problems=store.problems,
+    )
+
+
+def make_run(
+    name: str,
+    study: Study,
+    records: Sequence[TrialRecord],
+    requests: RequestReader,
+    *,
+    problems: Sequence[str] = (),
+) -> Run:
+    """Return a run with all that is computed once for the whole page."""
+    simulated = any(is_simulated(r) for r in records)
+    resolved = study.resolved(gpus_present=bool(records) and not simulated)
+    found = list(problems)
+    try:
+        plan = make_plan(resolved)
+    except UserError as error:
+        plan = None
+        found.append(str(error))
+    return Run(
+        name=name,
+        study=resolved,
+        records=tuple(records),
+        requests=requests,
+        verdict=judge(records, resolved, requests),
+        plan=plan,
+        importances=_importances(records, resolved),
+        problems=tuple(found),
+    )
+
+
+def _importances(records: Sequence[TrialRecord], study: Study) -> Mapping[str, float]:
+    settings = {
+        r.trial.launch.key for r in records if r.state is TrialState.COMPLETE and r.trial.point
+    }
+    if len(settings) < _ENOUGH:
+        return {}
+    # Optuna takes half a second to import; pages of young sweeps do without.
+    from sweeper.sampler import importances
+
+    return importances(records, study)
+
+
+def no_requests(number: int) -> Sequence[RequestTiming]:
+    """Return no requests, for records that carry their own."""
+    del number
+    return ()

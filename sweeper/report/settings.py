@@ -1,0 +1,119 @@
+"""Names for settings and metrics, and the parts of a setting that figures are drawn over; pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sweeper.objective import Objective
+from sweeper.records import Point, Purpose, Scalar, TrialRecord
+from sweeper.space import point_text
+from sweeper.study import Study
+
+DRAFT, STEPS = "speculative-draft-model-path", "speculative-num-steps"
+TOPK, DRAFT_TOKENS = "speculative-eagle-topk", "speculative-num-draft-tokens"
+
+#: Units by the end of a metric's name, the longest first.
+_UNITS = (
+    ("_tok_s_per_gpu", "tok/s per GPU"),
+    ("_tok_s_per_user", "tok/s per user"),
+    ("_tok_s", "tok/s"),
+    ("_tok_s_low", "tok/s"),
+    ("_tok_s_high", "tok/s"),
+    ("_ms", "ms"),
+    ("_s", "s"),
+    ("accept_length", "tokens a step"),
+)
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """What a setting says of speculation; None where it says nothing.
+
+    Attributes:
+        draft: Label of the draft model, or its path.
+        steps: Draft steps.
+        topk: Branches a step.
+        draft_tokens: Tokens verified a step.
+    """
+
+    draft: str | None
+    steps: int | None
+    topk: int | None
+    draft_tokens: int | None
+
+
+def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
+    """Return the launch keys that some trial ran as the baseline."""
+    return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
+
+
+def is_simulated(record: TrialRecord) -> bool:
+    """Tell whether the trial ran, or would have run, on the simulated server."""
+    server = record.server
+    return record.trial.launch.simulated or (server is not None and server.simulated)
+
+
+def setting_text(record: TrialRecord) -> str:
+    """Return the setting in one line, for people; raw text."""
+    if record.trial.purpose is Purpose.BASELINE or not record.trial.point:
+        return "baseline"
+    return point_text(record.trial.point)
+
+
+def active_point(study: Study, point: Point) -> dict[str, Scalar]:
+    """Return the chosen values only, without those that follow from others.
+
+    Two points that differ in one chosen value are a fair pair even where that value changes a
+    derived one, as steps change the draft tokens at top-k 1.
+    """
+    chosen: dict[str, Scalar] = {}
+    partial: dict[str, Scalar] = {}
+    for parameter in study.space.ordered:
+        if parameter.name not in point:
+            continue
+        active, _ = study.space.resolve(parameter, partial)
+        partial[parameter.name] = point[parameter.name]
+        if active:
+            chosen[parameter.name] = point[parameter.name]
+    return chosen
+
+
+def speculation(study: Study, record: TrialRecord) -> Speculation:
+    """Return what the point, else the launch, else the server says of speculation."""
+
+    def find(flag: str) -> object:
+        for parameter in study.space.parameters:
+            if parameter.flag == flag and parameter.name in record.trial.point:
+                return record.trial.point[parameter.name]
+        if flag in record.trial.launch.flags:
+            return record.trial.launch.flags[flag]
+        return record.server.flags.get(flag) if record.server else None
+
+    draft = find(DRAFT)
+    return Speculation(
+        draft=None if draft is None else str(draft),
+        steps=_integer(find(STEPS)),
+        topk=_integer(find(TOPK)),
+        draft_tokens=_integer(find(DRAFT_TOKENS)),
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def unit(metric: str) -> str:
+    """Return a metric's unit; empty for plain numbers."""
+    return next((unit for end, unit in _UNITS if metric.endswith(end)), "")
+
+
+def axis_title(objective: Objective) -> str:
+    """Return an axis title with its unit and workload, "TTFT p99, ms (busy)"."""
+    where = f" ({objective.workload})" if objective.workload else ""
+    if objective.metric == "output_tok_s":
+        return f"tok/s{where}"
+    end, text = next(((e, t) for e, t in _UNITS if objective.metric.endswith(e)), ("", ""))
+    words = [_SHORT.get(w, w) for w in objective.metric.removesuffix(end).split("_") if w]
+    if not words or words == ["output"]:
+        return (text or objective.metric) + where
+    return " ".join(words) + (f", {text}" if text else "") + where

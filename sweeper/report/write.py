@@ -1,0 +1,38 @@
+"""The page on disk."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from sweeper.errors import UserError
+from sweeper.report.page import PLOTLY_FILE, render
+from sweeper.report.run import load_run
+from sweeper.store import write_text
+
+MODES = ("inline", "directory")
+
+
+def write_pages(folders: Sequence[Path], output: Path, *, plotly: str) -> Path:
+    """Write one page on the studies in `folders` and return its path.
+
+    Raises:
+        UserError: A folder holds no study, the mode is unknown, or the page cannot be written.
+    """
+    if plotly not in MODES:
+        raise UserError(f"plotly must be one of {', '.join(MODES)}, not {plotly!r}")
+    page = render([load_run(folder) for folder in folders], plotly=plotly)
+    try:
+        if plotly == "directory":
+            _put_plotly(output.with_name(PLOTLY_FILE))
+        write_text(output, page)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from None
+    return output
+
+
+def _put_plotly(path: Path) -> None:
+    """Write Plotly's script, unless it stands there already."""
+    script = get_plotlyjs()
+    if not path.is_file() or path.stat().st_size != len(script.encode()):
+        write_text(path, script)

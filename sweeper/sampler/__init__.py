@@ -1,0 +1,11 @@
+"""The search: which setting to launch next. The only user of Optuna.
+
+    records --tell--> evidence --model--> belief --acquire--> ask --> point
+
+The store is the truth: every ask rebuilds what it needs from the told records.
+"""
+
+from sweeper.sampler.door import Sampler, make_sampler
+from sweeper.sampler.insight import export_sqlite, importances
+
+__all__ = ["Sampler", "export_sqlite", "importances", "make_sampler"]

@@ -1,0 +1,224 @@
+"""Ask and tell: every sampler behind one class that never proposes a setting twice.
+
+    stored records --in order of number--> a fresh Optuna study --ask--> point --canonical, free?
+                                                                        no: again, next sub-seed
+
+Each ask is a pure function of the seed, the told records and the taken keys, so a resumed sweep
+proposes what an uninterrupted one would have proposed.
+"""
+
+import importlib.util
+import random
+import warnings
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeper.errors import UserError
+from sweeper.plan import Plan, refusal
+from sweeper.records import Point, Scalar, TrialRecord
+from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
+from sweeper.sampler.propose import STOP_CHANCE, STOP_LAUNCHES, Proposer
+from sweeper.sampler.replay import finished_trial, new_study, running_trial, suggest
+from sweeper.sampler.speed import SpeedSampler
+from sweeper.sampler.table import make_table
+from sweeper.study import Study
+
+#: Proposals that may be repeats or forbidden before a free setting is drawn.
+ATTEMPTS = 64
+#: NSGA-II's population: budgets are tens of launches, and its first population is random.
+POPULATION = 10
+#: Random points tried where the space is too large to list.
+DRAWS = 2000
+
+
+class Sampler(Protocol):
+    """Proposes settings and learns from finished trials."""
+
+    def tell(self, record: TrialRecord) -> None:
+        """Take a finished trial of any state, in any order; a number told again replaces."""
+
+    def ask(self, taken: Collection[str]) -> Point | None:
+        """Return a permitted canonical point whose launch key is not in `taken`.
+
+        Returns:
+            None when nothing is left.
+        """
+
+    def stop_reason(self) -> str | None:
+        """Return why launching more is not worth it, in a sentence; None while it is."""
+
+
+def make_sampler(study: Study, plan: Plan) -> Sampler:
+    """Return the sampler that `study.sampler` names.
+
+    Raises:
+        UserError: It needs a package that is not installed, or there is none of that name.
+    """
+    name = study.sampler
+    if name == "auto" and not plan.complete:
+        name = "tpe"
+    if name == "gp" and importlib.util.find_spec("torch") is None:
+        raise UserError("sampler gp needs PyTorch: pip install 'sweeper[gp]'")
+    if name not in ("auto", "tpe", "gp", "nsga2", "random", "grid", "qmc"):
+        raise UserError(f"there is no sampler {name!r}")
+    return Asker(study, plan, name)
+
+
+class Asker:
+    """A `Sampler` over the settings of one plan.
+
+    Args:
+        study: The study.
+        plan: What it can launch.
+        name: Name of the sampler, as in a space file.
+    """
+
+    def __init__(self, study: Study, plan: Plan, name: str) -> None:
+        self.study = study
+        self.plan = plan
+        self.name = name
+        self._records: dict[tuple[str, int], TrialRecord] = {}
+        self._trials: dict[tuple[str, int], FrozenTrial | None] = {}
+        self._evidence: dict[tuple[str, int], Evidence] = {}
+        self._targets = targets_of(study)
+        self._proposer = (
+            Proposer(make_table(study, plan), self._targets) if name == "auto" else None
+        )
+
+    def tell(self, record: TrialRecord) -> None:
+        """Take a finished trial."""
+        place = (record.trial.study, record.trial.number)
+        self._records[place] = record
+        self._evidence[place] = evidence_of(record, self._targets)
+        if self._proposer is None:
+            study = self.study
+            self._trials[place] = finished_trial(record, study.space, study.objectives, study.slos)
+
+    def ask(self, taken: Collection[str]) -> Point | None:
+        """Return the next point; see `Sampler`."""
+        blocked = frozenset(taken)
+        if self.name == "grid":
+            return next(self._in_order(blocked), None)
+        if self.plan.complete and blocked >= self.plan.settings.keys():
+            return None
+        optuna_study = self._replay(blocked)
+        for attempt in range(ATTEMPTS + (len(blocked) if self.name == "qmc" else 0)):
+            optuna_study.sampler = self._optuna_sampler(blocked, attempt)
+            trial = optuna_study.ask()
+            point = self._free(suggest(trial, self.study.space), blocked)
+            if point is not None:
+                return point
+            optuna_study.tell(trial, state=TrialState.FAIL)
+        return self._any_free(blocked)
+
+    def stop_reason(self) -> str | None:
+        """Return why to stop; see `Sampler`."""
+        launched = {e.key for e in self._evidence.values()} & self.plan.settings.keys()
+        settings = len(self.plan.settings)
+        if self.plan.complete and len(launched) == settings:
+            return f"all {settings} settings launched"
+        if self._proposer is None or len(launched) < STOP_LAUNCHES:
+            return None
+        found = self._proposer.stopping(self._ordered(), self._seed(0, 0))
+        if found.chance >= STOP_CHANCE:
+            return None
+        return (
+            f"{found.launched} of {found.settings} settings launched; the chance that another "
+            f"is more than 1 % better is {100 * found.chance:.0f} %"
+        )
+
+    def _seed(self, taken: int, attempt: int) -> tuple[int, ...]:
+        return (self.study.seed, len(self._records), taken, attempt)
+
+    def _ordered(self) -> list[Evidence]:
+        return [self._evidence[place] for place in sorted(self._evidence)]
+
+    def _replay(self, taken: frozenset[str]) -> optuna.Study:
+        """Return a fresh Optuna study that holds all told trials and those in flight."""
+        study = self.study
+        replayed = new_study(study.objectives)
+        if self._proposer is not None:
+            return replayed
+        complete = 0
+        told = set()
+        for place, record in sorted(self._records.items(), key=lambda item: item[0]):
+            told.add(record.trial.launch.key)
+            if not record.trial.point:
+                continue
+            trial = self._trials[place]
+            if trial is not None:
+                # Optuna's NSGA-II keeps a trial's generation there; a replayed one has none.
+                trial.system_attrs["NSGAIISampler:generation"] = complete // POPULATION
+                replayed.add_trial(trial)
+                complete += trial.state is TrialState.COMPLETE
+        for key in sorted(taken - told):
+            if key in self.plan.settings:
+                point, _ = self.plan.settings[key]
+                replayed.add_trial(running_trial(study.space, point, key))
+        return replayed
+
+    def _optuna_sampler(self, taken: frozenset[str], attempt: int) -> optuna.samplers.BaseSampler:
+        seed = int(np.random.SeedSequence(self._seed(len(taken), attempt)).generate_state(1)[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            match self.name:
+                case "auto":
+                    assert self._proposer is not None
+                    return SpeedSampler(
+                        self.study.space,
+                        self._proposer,
+                        self._ordered(),
+                        taken,
+                        self._seed(len(taken), attempt),
+                    )
+                case "tpe":
+                    return optuna.samplers.TPESampler(seed=seed)
+                case "gp":
+                    return optuna.samplers.GPSampler(seed=seed)
+                case "nsga2":
+                    return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+                case "qmc":
+                    # One sequence: each ask walks it from its beginning to the first free point.
+                    return optuna.samplers.QMCSampler(
+                        seed=self.study.seed, warn_independent_sampling=False
+                    )
+                case _:
+                    return optuna.samplers.RandomSampler(seed=seed)
+
+    def _free(self, point: dict[str, Scalar], taken: frozenset[str]) -> Point | None:
+        """Return the point if it may be launched and was not."""
+        if self.study.space.violation(point) is not None:
+            return None
+        key = self.study.launch(point).key
+        if key in taken:
+            return None
+        if key in self.plan.settings:
+            return self.plan.settings[key][0]
+        return None if self.plan.complete or refusal(self.study, point) else point
+
+    def _in_order(self, taken: frozenset[str]) -> Iterator[Point]:
+        for key, (point, _) in self.plan.settings.items():
+            if key not in taken:
+                yield point
+        if not self.plan.complete:
+            for other in self.study.space.points():
+                found = self._free(other, taken)
+                if found is not None:
+                    yield found
+
+    def _any_free(self, taken: frozenset[str]) -> Point | None:
+        """Return the first free setting in a seeded shuffle."""
+        rng = random.Random(repr(self._seed(len(taken), ATTEMPTS)))
+        free = [key for key in self.plan.settings if key not in taken]
+        if free:
+            return self.plan.settings[rng.choice(free)][0]
+        for _ in range(DRAWS if not self.plan.complete else 0):
+            drawn = {p.name: rng.choice(p.values) for p in self.study.space.parameters}
+            found = self._free(self.study.space.canonical(drawn), taken)
+            if found is not None:
+                return found
+        return next(self._in_order(taken), None) if not self.plan.complete else None

@@ -1,0 +1,155 @@
+"""The search: evidence in, the next launch key out, and when to stop.
+
+start     about three launches that differ in shape and in all factors at once
+exploit   the largest chance of being best, by price
+mix       that and the knowledge gradient in turn
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.sampler.acquire import (
+    Mask,
+    chance_of_best,
+    chance_of_better,
+    hypervolume,
+    knowledge,
+)
+from sweeper.sampler.belief import Belief, Model
+from sweeper.sampler.evidence import Evidence, Target
+from sweeper.sampler.failures import chance_to_work
+from sweeper.sampler.start import first_launch
+from sweeper.sampler.table import Table
+from sweeper.speculation import Array, fit
+
+#: Launches after which knowledge is asked for in turn with chance.
+EXPLOIT_LAUNCHES = 14
+#: A sweep may stop once the chance of something better is below this, and not before this many
+#: launches: the model's own doubt is not to be trusted earlier.
+STOP_CHANCE, STOP_LAUNCHES = 0.05, 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """How likely a better setting is left.
+
+    Attributes:
+        chance: That one not launched is more than a tie better than all launched.
+        launched: Settings of the plan that were launched.
+        settings: Settings of the plan.
+    """
+
+    chance: float
+    launched: int
+    settings: int
+
+
+class Proposer:
+    """Proposes launches of a plan; holds no state besides the features of the settings."""
+
+    def __init__(self, table: Table, targets: Sequence[Target]) -> None:
+        self.table = table
+        self.targets = tuple(targets)
+        self.model = Model(table, targets)
+
+    def propose(
+        self, evidence: Iterable[Evidence], taken: Collection[str], seed: Sequence[int]
+    ) -> str | None:
+        """Return the key of the setting to launch next; None if all are taken.
+
+        Args:
+            evidence: All finished trials, in the order of their numbers.
+            taken: Launch keys that are finished or in flight.
+            seed: Seeds all chance.
+        """
+        table = self.table
+        known = [e for e in evidence if e.key in table.row]
+        free = np.array([key not in taken for key in table.keys[: table.plan_rows]])
+        if not free.any():
+            return None
+        works = self.works(known)
+        row = first_launch(table, taken, free & (works > 0.5))
+        if row is not None:
+            return table.keys[row]
+        rng = np.random.default_rng(list(seed))
+        belief = self.model.believe(known, rng)
+        gains, feasible = self.gains(belief)
+        count = table.plan_rows
+        worth = self._worth(belief, gains, feasible, known, rng)[:count]
+        # The mean decides among settings that no sample calls the best.
+        mean = gains[0][:, :count].mean(axis=0)
+        score = (worth + 1e-6 * np.exp(mean - mean.max())) * works / self.price(known)[:count]
+        score[~free] = -np.inf
+        return table.keys[int(np.argmax(score))]
+
+    def stopping(self, evidence: Iterable[Evidence], seed: Sequence[int]) -> Stopping:
+        """Return how likely a better setting is left, by the first objective."""
+        table = self.table
+        known = [e for e in evidence if e.key in table.row]
+        belief = self.model.believe(known, np.random.default_rng(list(seed)))
+        gains, feasible = self.gains(belief)
+        # A setting that cannot or probably cannot work is no hope.
+        unfit = {e.key for e in known if e.unfit}
+        feasible[:, : table.plan_rows] &= self.works(known) > 0.5
+        feasible[:, [table.row[key] for key in sorted(unfit)]] = False
+        tried = {e.key for e in known if e.measured} | unfit
+        launched = np.array([key in tried for key in table.keys])
+        return Stopping(
+            chance=chance_of_better(gains[0], feasible, launched, belief.misfit[0]),
+            launched=int(launched[: table.plan_rows].sum()),
+            settings=table.plan_rows,
+        )
+
+    def gains(self, belief: Belief) -> tuple[tuple[Array, ...], Mask]:
+        """Return each objective's log so that larger is better, and where limits are kept."""
+        gains = []
+        feasible = np.ones(belief.logs[0].shape, dtype=np.bool_)
+        for target, logs in zip(self.targets, belief.logs, strict=True):
+            if target.bound is None:
+                gains.append(logs if target.maximize else -logs)
+            elif target.bound > 0:
+                limit = np.log(target.bound)
+                feasible &= logs >= limit if target.maximize else logs <= limit
+        return tuple(gains), feasible
+
+    def works(self, known: Sequence[Evidence]) -> Array:
+        """Return for each setting of the plan the chance that it can work at all."""
+        table = self.table
+        unfit = [e.key for e in known if e.unfit]
+        fine = {e.key for e in known if e.measured}
+        return chance_to_work(
+            table.points[: table.plan_rows],
+            [table.points[table.row[key]] for key in dict.fromkeys(unfit) if key not in fine],
+            [table.points[table.row[key]] for key in sorted(fine)],
+        )
+
+    def price(self, known: Sequence[Evidence]) -> Array:
+        """Return the expected GPU-seconds of each row's launch, by the mean one's; around 1."""
+        design = self.model.price_design
+        rows = [self.table.row[e.key] for e in known if e.gpu_s]
+        logs = np.log([e.gpu_s for e in known if e.gpu_s])
+        if len(rows) < 3:
+            return np.ones(len(self.table.keys))
+        middle = float(np.median(logs))
+        noise = np.full(len(rows), 0.1**2)
+        found = fit(design.rows[rows], logs - middle, noise, 0 * design.mean, design.sd)
+        return np.asarray(np.exp(np.clip(design.rows @ found.mean, -1.0, 1.0)))
+
+    def _worth(
+        self,
+        belief: Belief,
+        gains: tuple[Array, ...],
+        feasible: Mask,
+        known: Sequence[Evidence],
+        rng: np.random.Generator,
+    ) -> Array:
+        if len(gains) > 1:
+            measured = {e.key for e in known if e.measured}
+            launched = np.array([key in measured for key in self.table.keys])
+            return hypervolume(gains, feasible, launched, rng)
+        launches = len({e.key for e in known})
+        if launches >= EXPLOIT_LAUNCHES and launches % 2:
+            return knowledge(gains[0], feasible, belief.noise[0])
+        return chance_of_best(gains[0], feasible)

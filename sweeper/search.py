@@ -1,0 +1,359 @@
+"""The loop, and `python -m sweeper.search SPACE`.
+
+    space file -> Study -> Plan -> Store (what is there already) -> Sampler told of it
+    while the agenda has a next trial:
+        submit it to a free slot; wait; write the record; tell the sampler; show it
+    verdict -> best.sh, report.html
+
+Nothing is told before it is on disk. A trial that a dying driver leaves has no row, so the next
+start of the same command proposes it again.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from sweeper.agenda import Ledger, fitting, next_trial
+from sweeper.cluster import Assignment, Executor, InlineExecutor, connect
+from sweeper.config import find_space, load_study
+from sweeper.display import Display, View, make_display, print_plan, print_table
+from sweeper.errors import Failure, FailureClass, Stage, StopSweep, UserError
+from sweeper.plan import Plan, make_plan
+from sweeper.records import Point, Trial, TrialRecord, TrialState
+from sweeper.report import write_report
+from sweeper.sampler import Sampler, make_sampler
+from sweeper.serving import detect
+from sweeper.store import Store, newest_run, next_run, write_text
+from sweeper.study import Study
+from sweeper.verdict import Verdict, judge
+
+_POLL_S = 0.5
+#: Real seconds between two writings of the report while the sweep runs.
+_REPORT_EVERY_S = 60.0
+#: Engine seconds of a real server's start, before the first one was seen.
+_START_GUESS_S = 600.0
+EXIT_USER, EXIT_BROKEN, EXIT_INT, EXIT_TERM = 2, 1, 130, 143
+
+
+@dataclass
+class Interrupt:
+    """What the person or the system asked for: 0 nothing, 1 stop cleanly, 2 or more at once."""
+
+    count: int = 0
+    status: int = EXIT_INT
+
+    def install(self) -> None:
+        """Take SIGINT, SIGTERM and SIGHUP from now on."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            self.count += 1
+            self.status = EXIT_INT if number == signal.SIGINT else 128 + number
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, handle)
+
+
+@dataclass
+class Sweep:
+    """One run of the loop over one study.
+
+    Attributes:
+        study: The study, its engine resolved.
+        store: Where records go; locked by us.
+        executor: Where trials run.
+        sampler: Told of each record after it is stored.
+        display: Where people look.
+        interrupt: Looked at twice a second.
+        records: Finished trials that belong to the study, in order of their end.
+        now_s: Real monotonic seconds.
+    """
+
+    study: Study
+    store: Store
+    executor: Executor
+    sampler: Sampler
+    display: Display
+    interrupt: Interrupt
+    records: list[TrialRecord]
+    now_s: Callable[[], float] = time.monotonic
+    running: list[Trial] = field(default_factory=list)
+    begun_s: float = field(init=False)
+    ended: str = ""
+    _cancelled: bool = False
+    _reported_s: float = 0.0
+    _trial_s: list[float] = field(default_factory=list)
+    _submitted_s: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.begun_s = self._reported_s = self.now_s()
+        for record in self.records:
+            self.sampler.tell(record)
+        self._next = self.store.next_number()
+
+    def run(self) -> None:
+        """Run until the budget is spent, nothing is left, or somebody interrupts.
+
+        Raises:
+            StopSweep: The installation is broken.
+            UserError: The store cannot be written.
+        """
+        while True:
+            if not self._cancelled:
+                self._submit()
+            if not self.running:
+                return
+            self._collect()
+            if self.interrupt.count > 1:
+                return
+            if self.interrupt.count == 1 and not self._cancelled:
+                self._cancelled = True
+                self.ended = "interrupted"
+                self.display.say("stopping the running servers; again to stop at once")
+                self.executor.cancel()
+            self.display.update(self.view())
+
+    def _ledger(self) -> Ledger:
+        return Ledger(
+            study=self.study, records=self.records, running=self.running, next_number=self._next
+        )
+
+    def _submit(self) -> None:
+        for slot in self.executor.free_slots():
+            reason = self.sampler.stop_reason()
+            ask = _ask_nothing if reason else self.sampler.ask
+            trial = next_trial(self._ledger(), ask)
+            if trial is None:
+                self.ended = self._ledger().spent() or reason or "all settings were launched"
+                return
+            self._next += 1
+            self.running.append(trial)
+            self._submitted_s[trial.number] = self.now_s()
+            self.executor.submit(slot, self._assignment(trial))
+        if not self.running and not self.executor.free_slots():
+            lost = "; ".join(f"{s}: {why}" for s, why in self.executor.lost_slots().items())
+            raise StopSweep(f"no slot is left ({lost})")
+
+    def _assignment(self, trial: Trial) -> Assignment:
+        simulation = self.study.engine.simulation
+        return Assignment(
+            trial=trial,
+            workloads=self.study.workloads,
+            limits=self.study.limits,
+            folder=str(self.store.folder.resolve()),
+            log=str(self.store.log_path(trial.number).relative_to(self.store.folder)),
+            time_scale=simulation.time_scale if self.study.simulated else 1.0,
+            env=tuple(simulation.environment().items()) if self.study.simulated else (),
+        )
+
+    def _collect(self) -> None:
+        for outcome in self.executor.wait(_POLL_S):
+            trial = outcome.assignment.trial
+            self.running = [t for t in self.running if t.number != trial.number]
+            record = outcome.record
+            if outcome.lost is not None and not self._cancelled:
+                record = _lost_record(outcome.assignment, str(outcome.lost))
+            if record is None:
+                continue
+            self.store.write(record)
+            self._trial_s.append(self.now_s() - self._submitted_s.pop(trial.number))
+            record = replace(record, requests=())
+            self.records.append(record)
+            self.sampler.tell(record)
+            self.display.finished(record, self.view())
+            self._report()
+
+    def _report(self) -> None:
+        if self.now_s() - self._reported_s >= _REPORT_EVERY_S:
+            write_report(self.store.folder)
+            self._reported_s = self.now_s()
+
+    def view(self) -> View:
+        """Return what is to be shown now."""
+        launches = self._ledger().launches
+        left: float | None = None
+        if self._trial_s:
+            each = sum(self._trial_s) / len(self._trial_s)
+            done = launches - len(self.running)
+            left = max(self.study.budget.launches - done, 0) * each
+        return View(
+            study=self.study,
+            records=self.records,
+            running=self.running,
+            status=self.executor.status() if self.running else {},
+            launches=launches,
+            elapsed_s=self.now_s() - self.begun_s,
+            seconds_left=left,
+        )
+
+
+def _ask_nothing(_: Collection[str]) -> Point | None:
+    return None
+
+
+def _lost_record(assignment: Assignment, why: str) -> TrialRecord:
+    return TrialRecord(
+        trial=assignment.trial,
+        state=TrialState.FAILED,
+        failure=Failure(kind=FailureClass.NODE_LOST, stage=Stage.SERVING, line=why),
+        started_at=datetime.now(UTC).isoformat(),
+        log=assignment.log,
+    )
+
+
+def estimate_hours(study: Study) -> float:
+    """Return a rough figure of engine hours for the whole budget, before anything was measured.
+
+    A start counts as the simulation's or ten minutes; a request as `max_tokens` at the reference
+    speed, or at 50 tok/s.
+    """
+    start_s = study.engine.simulation.start_s if study.simulated else _START_GUESS_S
+    speed = study.baseline.reference_tok_s or 50.0
+    measure_s = 0.0
+    for workload in study.workloads:
+        if workload.duration_s is not None:
+            measure_s += workload.duration_s
+        else:
+            requests = 5 * (workload.repeats or 1) + workload.warmup
+            measure_s += requests * workload.max_tokens / speed / (workload.concurrency or 1)
+    return study.budget.launches * (start_s + measure_s) / 3600.0
+
+
+def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:
+    """Write best.sh and report.html, and return the verdict."""
+    verdict = judge(records, study, store.requests_of)
+    if verdict.command:
+        lines = ["#!/bin/sh", *(f"# {line}" for line in verdict.sentence.splitlines())]
+        if "***" in verdict.command:
+            lines.append("# Secrets are hidden as ***; put them in before use.")
+        write_text(store.folder / "best.sh", "\n".join([*lines, verdict.command, ""]), mode=0o755)
+    write_report(store.folder)
+    return verdict
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.search",
+        description="Find the fastest launch command that a space file allows, and prove it.",
+    )
+    parser.add_argument("space", help="space file, or the name of a shipped one")
+    parser.add_argument(
+        "--plan", action="store_true", help="say what would be done; start nothing"
+    )
+    parser.add_argument("--fresh", action="store_true", help="start anew beside earlier results")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all results")
+    parser.add_argument("--address", help="a Ray cluster to join; default: Ray on this machine")
+    parser.add_argument("--launches", type=int, help="instead of budget.launches")
+    parser.add_argument("--seed", type=int, help="instead of the file's seed")
+    parser.add_argument("--sampler", help="instead of the file's sampler")
+    parser.add_argument(
+        "--executor",
+        choices=("ray", "inline"),
+        default="ray",
+        help="inline: one slot in this process, no Ray, for debugging",
+    )
+    return parser.parse_args(argv)
+
+
+def _study(arguments: argparse.Namespace) -> Study:
+    study = load_study(find_space(arguments.space))
+    if arguments.launches is not None:
+        if arguments.launches < 1:
+            raise UserError(f"--launches must be at least 1, not {arguments.launches}")
+        study = replace(study, budget=replace(study.budget, launches=arguments.launches))
+    if arguments.seed is not None:
+        study = replace(study, seed=arguments.seed)
+    if arguments.sampler is not None:
+        study = replace(study, sampler=arguments.sampler)
+    gpus_present = arguments.address is not None or bool(detect().devices())
+    return study.resolved(gpus_present=gpus_present)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    arguments = _arguments(argv)
+    try:
+        study = _study(arguments)
+        plan = make_plan(study)
+        if arguments.plan:
+            print_plan(plan, study, estimate_hours(study))
+            return 0
+        return _sweep(arguments, study, plan)
+    except UserError as error:
+        print(f"sweeper: {error}", file=sys.stderr)
+        return EXIT_USER
+    except StopSweep as error:
+        print(f"sweeper: stopped: {error}", file=sys.stderr)
+        return EXIT_BROKEN
+
+
+def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
+    folder = (next_run if arguments.fresh else newest_run)(arguments.runs, study.name)
+    with Store(folder) as store:
+        store.create()
+        store.lock()
+        store.clean()
+        store.keep_study(study.text)
+        records, left_out = fitting(store.records(), study)
+        display = make_display()
+        interrupt = Interrupt()
+        interrupt.install()
+        executor: Executor | None = None
+        try:
+            for line in (*store.problems, *left_out):
+                display.say(line)
+            if study.simulated:
+                display.say("SIMULATED: no GPU was found or asked for; all figures are made up")
+            if records:
+                display.say(f"going on with {len(records)} finished trials in {folder}")
+            sampler = make_sampler(study, plan)
+            executor = _executor(arguments, study)
+            interrupt.install()  # Ray takes SIGTERM when it starts.
+            if executor.dashboard_url:
+                display.say(f"Ray dashboard: {executor.dashboard_url}")
+            sweep = Sweep(study, store, executor, sampler, display, interrupt, records)
+            sweep.run()
+        finally:
+            display.close()
+            if executor is not None:
+                executor.close()
+        return _finish(arguments, store, study, sweep)
+
+
+def _executor(arguments: argparse.Namespace, study: Study) -> Executor:
+    if arguments.executor == "inline":
+        gpu_ids = () if study.simulated else tuple(range(study.engine.gpus))
+        return InlineExecutor(study.adapter, detect(), gpu_ids=gpu_ids)
+    return connect(
+        study.adapter,
+        study=study.name,
+        gpus=study.engine.gpus,
+        simulated=study.simulated,
+        address=arguments.address,
+    )
+
+
+def _finish(arguments: argparse.Namespace, store: Store, study: Study, sweep: Sweep) -> int:
+    verdict = write_results(store, study, sweep.records)
+    print_table(sweep.records, study)
+    print(f"\n{sweep.ended}")
+    print(verdict.sentence)
+    print(f"launch command: {store.folder / 'best.sh'}")
+    print(f"report: {store.folder / 'report.html'}")
+    if sweep.interrupt.count:
+        print(f"to go on: python -m sweeper.search {arguments.space}")
+        return sweep.interrupt.status
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    # Ray leaves threads that may hold up a normal exit.
+    os._exit(status) if status >= EXIT_INT else sys.exit(status)

@@ -1,0 +1,128 @@
+"""Who a process is, and finding those that lost their owner.
+
+A pid alone names nothing: pids come round again. A process is its pid and its start time.
+
+Leftovers of a server are known by two marks, because each can be lost: the mark in the
+environment (a process that sets its own title, as SGLang's scheduler does, overwrites the memory
+that /proc/PID/environ shows), and a stdout and stderr that lead into a server's log.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.serving.supervisor import MARK, ProcessStat, all_processes, kill_process, read_stat
+
+#: How long a sweep waits for the killed to be gone, in real seconds.
+_SWEEP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good.
+
+    Attributes:
+        pid: Its pid.
+        starttime: When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
+    """
+
+    pid: int
+    starttime: int
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId":
+        """Return the identity of the process that has this pid now.
+
+        Raises:
+            ProcessLookupError: There is none.
+        """
+        stat = read_stat(pid)
+        if stat is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, stat.starttime)
+
+    def alive(self) -> bool:
+        """Tell whether it still runs; a zombie does not."""
+        stat = read_stat(self.pid)
+        return stat is not None and stat.alive and stat.starttime == self.starttime
+
+
+def sweep_marked(mark_prefix: str, *, logs: Path | None = None) -> int:
+    """Kill what is left of servers whose owner is gone.
+
+    Args:
+        mark_prefix: How the marks begin that belong to the caller, not empty. End it with a
+            separator: "study-1" begins "study-10" too.
+        logs: Folder that holds nothing but logs of such servers; finds those that have
+            overwritten their environment.
+
+    Returns:
+        The number of processes killed; they are dead when this returns.
+
+    Raises:
+        ValueError: The prefix is empty, which would match the servers of everyone.
+    """
+    if not mark_prefix:
+        raise ValueError("an empty prefix would match every server on the machine")
+    folder = f"{logs.resolve()}/" if logs is not None else None
+    return sweep(
+        lambda mark: mark.startswith(mark_prefix),
+        lambda path: folder is not None and path.startswith(folder),
+    )
+
+
+def sweep(is_mark: Callable[[str], bool], is_log: Callable[[str], bool]) -> int:
+    """Kill all processes with such a mark, or whose stdout and stderr are such a log.
+
+    The caller and its ancestors are left alone. See `sweep_marked` for what is returned.
+    """
+    spared = _ancestors()
+    killed: set[ProcessId] = set()
+    end = time.monotonic() + _SWEEP_S
+    while time.monotonic() < end:
+        found = [
+            ProcessId(stat.pid, stat.starttime)
+            for stat in all_processes()
+            if stat.alive and stat.pid not in spared and _is_ours(stat, is_mark, is_log)
+        ]
+        killed.update(one for one in found if kill_process(one.pid, one.starttime))
+        if not any(one.alive() for one in found):
+            break
+        time.sleep(0.01)
+    return len(killed)
+
+
+def name_of(pid: int) -> str | None:
+    """Return the short name of a process; None if it cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
+def _ancestors() -> set[int]:
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and (stat := read_stat(pid)) is not None:
+        found.add(pid)
+        pid = stat.parent
+    return found
+
+
+def _is_ours(
+    stat: ProcessStat, is_mark: Callable[[str], bool], is_log: Callable[[str], bool]
+) -> bool:
+    folder = Path(f"/proc/{stat.pid}")
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return False
+        for entry in (folder / "environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == MARK.encode() and is_mark(os.fsdecode(value)):
+                return True
+        streams = {str((folder / "fd" / number).readlink()) for number in ("1", "2")}
+    except OSError:
+        return False
+    return len(streams) == 1 and is_log(streams.pop().removesuffix(" (deleted)"))

@@ -1,0 +1,100 @@
+"""Linear regression in Bayesian form: a design with priors, measurements with known noise."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Rows of features with the prior of their weights.
+
+    Attributes:
+        rows: Features, n x p.
+        mean: Prior mean of the weights, p.
+        sd: Prior standard deviation of the weights, p.
+        scale: Which scale widens a weight's prior, p: 0 none, 1 factors, 2 interactions.
+        names: What the column stands for, p.
+    """
+
+    rows: Array
+    mean: Array
+    sd: Array
+    scale: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+class Columns:
+    """Collects columns of a design; drops those that are zero in every row."""
+
+    def __init__(self) -> None:
+        self.columns: list[Array] = []
+        self.prior: list[tuple[float, float, int, str]] = []
+
+    def add(self, name: str, column: NDArray[Any], mean: float, sd: float, scale: int = 0) -> None:
+        """Add a column with the prior of its weight."""
+        if np.any(column):
+            self.columns.append(np.asarray(column, dtype=np.float64))
+            self.prior.append((mean, sd, scale, name))
+
+    def design(self) -> Design:
+        """Return the columns as a design."""
+        return Design(
+            rows=np.stack(self.columns, axis=1),
+            mean=np.array([p[0] for p in self.prior]),
+            sd=np.array([p[1] for p in self.prior]),
+            scale=np.array([p[2] for p in self.prior], dtype=np.int64),
+            names=tuple(p[3] for p in self.prior),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The posterior of a Bayesian linear regression with known noise.
+
+    Attributes:
+        mean: Posterior mean of the weights, p.
+        root: Lower Cholesky factor of the posterior precision, p x p.
+        evidence: Log marginal likelihood of the measurements.
+    """
+
+    mean: Array
+    root: Array
+    evidence: float
+
+    def draw(self, normals: Array) -> Array:
+        """Return samples of the weights, n x p, from standard normals of that shape."""
+        return np.asarray(self.mean + np.linalg.solve(self.root.T, normals.T).T)
+
+    def variance(self, rows: Array) -> Array:
+        """Return the posterior variance of each row's mean."""
+        return np.asarray((np.linalg.solve(self.root, rows.T) ** 2).sum(axis=0))
+
+
+def fit(rows: Array, values: Array, noise: Array, mean: Array, sd: Array) -> Fit:
+    """Fit values = rows @ weights + noise with independent Gaussian priors on the weights.
+
+    Args:
+        rows: Features, n x p; n may be 0.
+        values: Measurements, n.
+        noise: Variance of each measurement, n.
+        mean: Prior means, p.
+        sd: Prior standard deviations, p.
+    """
+    weighted = rows.T / noise
+    root: Array = np.asarray(np.linalg.cholesky(weighted @ rows + np.diag(sd**-2.0)))
+    residual = values - rows @ mean
+    pull = np.linalg.solve(root, weighted @ residual)
+    evidence = -0.5 * (
+        residual @ (residual / noise)
+        - pull @ pull
+        + np.log(noise).sum()
+        + 2 * np.log(np.diag(root)).sum()
+        + 2 * np.log(sd).sum()
+        + len(values) * np.log(2 * np.pi)
+    )
+    return Fit(mean=mean + np.linalg.solve(root.T, pull), root=root, evidence=float(evidence))

@@ -1,0 +1,203 @@
+"""A study as the space file describes it, and the launches that its points mean.
+
+engine flags + point's flags  --engine.canonical-->  Launch, equal for equal settings
+engine flags - baseline.drop  --engine.canonical-->  the baseline's Launch
+"""
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from sweeper.engines.base import Engine
+from sweeper.engines.sglang import SGLang
+from sweeper.objective import Objective, Slo
+from sweeper.records import FlagValue, Launch, Limits, Point, Workload
+from sweeper.space import Space
+
+ENGINES: dict[str, Engine] = {"sglang": SGLang()}
+#: "python" as the first word is the interpreter that the node's worker runs on.
+SGLANG_COMMAND = ("python", "-m", "sglang.launch_server")
+SIMULATED_COMMAND = ("python", "-m", "sweeper.engines.simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """How the embedded server behaves where it stands in for the engine.
+
+    Attributes:
+        calibration: Name of its table of constants.
+        time_scale: Simulated seconds in a real second.
+        start_s: Simulated seconds of a start.
+        noise: Multiplier of its run-to-run noise; 0 for none.
+        drift: Relative drift of the node over the sweep.
+        seed: Seed of its noise.
+        fault: Faults that it shows, as its documentation names them.
+    """
+
+    calibration: str = "kimi-k2.5-later"
+    time_scale: float = 10.0
+    start_s: float = 8.0
+    noise: float = 1.0
+    drift: float = 0.0
+    seed: int = 0
+    fault: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell the server so."""
+        env = {
+            "SWEEPER_SIM_CALIBRATION": self.calibration,
+            "SWEEPER_SIM_TIME_SCALE": f"{self.time_scale:g}",
+            "SWEEPER_SIM_START_S": f"{self.start_s:g}",
+            "SWEEPER_SIM_NOISE": f"{self.noise:g}",
+            "SWEEPER_SIM_DRIFT": f"{self.drift:g}",
+            "SWEEPER_SIM_SEED": str(self.seed),
+        }
+        if self.fault:
+            env["SWEEPER_SIM_FAULT"] = self.fault
+        return env
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What is launched, before a point changes it.
+
+    Attributes:
+        kind: "auto", "sglang" or "simulated"; never "auto" once resolved.
+        command: The program to which flags are appended; None for the engine's own.
+        model: Path or name of the target model.
+        gpus: GPUs of one server.
+        flags: Flags of every launch.
+        env: Variables of every launch.
+        simulation: Used where the embedded server stands in.
+    """
+
+    kind: str
+    command: tuple[str, ...] | None
+    model: str
+    gpus: int
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    simulation: Simulation = field(default_factory=Simulation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineSpec:
+    """The setting that everything is compared with.
+
+    Attributes:
+        drop: Patterns of flags that it does not have.
+        flags: Flags that it has instead.
+        env: Variables that it has instead.
+        reference_tok_s: A figure from elsewhere, drawn as a line; never compared with.
+    """
+
+    drop: tuple[str, ...] = ("speculative-*",)
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    reference_tok_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a sweep may spend.
+
+    Attributes:
+        launches: Server starts, the baseline's among them.
+        hours: Hours of engine time of one slot; None for no limit.
+    """
+
+    launches: int = 40
+    hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """All that a space file says.
+
+    Attributes:
+        name: The study's name; its folder under the runs folder.
+        source: The file's path, as the person named it.
+        text: The file's text, kept beside the results.
+        engine: What is launched.
+        baseline: What it is compared with.
+        space: What may be tried.
+        workloads: What is sent to each server.
+        objectives: The first decides the winner.
+        slos: Limits that a winner keeps.
+        budget: What may be spent.
+        known: Canonical points that are tried first.
+        sampler: Name of the sampler.
+        seed: Seed of all choices.
+        limits: How long to wait.
+    """
+
+    name: str
+    source: str
+    text: str
+    engine: EngineSpec
+    baseline: BaselineSpec
+    space: Space
+    workloads: tuple[Workload, ...]
+    objectives: tuple[Objective, ...]
+    slos: tuple[Slo, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    known: tuple[Point, ...] = ()
+    sampler: str = "auto"
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the embedded server stands in for the engine."""
+        return self.engine.kind == "simulated"
+
+    @property
+    def adapter(self) -> Engine:
+        """The engine adapter; the same for the real and the simulated server."""
+        return ENGINES["sglang"]
+
+    @property
+    def context(self) -> str:
+        """Hash of what must be equal, beside the launch, for two rows to be comparable."""
+        simulation = asdict(self.engine.simulation) if self.simulated else None
+        identity = [[asdict(workload) for workload in self.workloads], simulation]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+    def resolved(self, *, gpus_present: bool) -> "Study":
+        """Return the study with kind "auto" decided by whether there are GPUs."""
+        if self.engine.kind != "auto":
+            return self
+        kind = "sglang" if gpus_present else "simulated"
+        return replace(self, engine=replace(self.engine, kind=kind))
+
+    def launch(self, point: Point) -> Launch:
+        """Return the canonical launch of a canonical point."""
+        flags, env = self.space.settings(point)
+        return self._canonical({**self.engine.flags, **flags}, {**self.engine.env, **env})
+
+    def baseline_launch(self) -> Launch:
+        """Return the canonical launch of the baseline."""
+        kept = {
+            name: value
+            for name, value in self.engine.flags.items()
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.baseline.drop)
+        }
+        return self._canonical(
+            {**kept, **self.baseline.flags}, {**self.engine.env, **self.baseline.env}
+        )
+
+    def _canonical(self, flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> Launch:
+        own = self.engine.command
+        return self.adapter.canonical(
+            Launch(
+                engine=self.adapter.name,
+                command=SIMULATED_COMMAND if self.simulated else own or SGLANG_COMMAND,
+                model=self.engine.model,
+                gpus=self.engine.gpus,
+                flags=flags,
+                env=env,
+                simulated=self.simulated,
+            )
+        )

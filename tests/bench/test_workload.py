@@ -1,0 +1,115 @@
+"""Prompt sets, salts, bodies and arrivals."""
+
+import itertools
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.bench.workload import (
+    PATHS,
+    WARMUP_SET,
+    Prompt,
+    arrivals,
+    load_prompts,
+    one_pass,
+    request_body,
+    salted,
+)
+from sweeper.errors import UserError
+
+KINDS = {"chat", "code", "maths", "translation", "summary"}
+
+
+@pytest.mark.parametrize(("name", "least"), [("five", 5), ("mixed", 80)])
+def test_shipped_sets_hold_all_kinds(name: str, least: int) -> None:
+    prompts = load_prompts(name)
+    assert len(prompts) >= least
+    assert {p.kind for p in prompts} == KINDS
+
+
+def test_no_text_stands_in_two_sets() -> None:
+    texts = [p.text for name in ("five", "mixed", WARMUP_SET) for p in load_prompts(name)]
+    assert len(texts) == len(set(texts))
+
+
+def test_an_unknown_set_is_told_with_those_that_exist() -> None:
+    with pytest.raises(UserError, match="no prompt set or file 'fvie'; shipped sets: five, mixed"):
+        load_prompts("fvie")
+
+
+def test_sharegpt_is_read_up_to_the_first_request(tmp_path: Path) -> None:
+    path = tmp_path / "share.json"
+    turns = [
+        {"from": "system", "value": "Be kind."},
+        {"from": "human", "value": "Hello?"},
+        {"from": "gpt", "value": "Hi."},
+        {"from": "human", "value": "More."},
+    ]
+    path.write_text(json.dumps([{"id": "c1", "conversations": turns}]))
+    (prompt,) = load_prompts(str(path))
+    assert prompt.id == "c1"
+    assert [m["role"] for m in prompt.messages] == ["system", "user"]
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_a_pass_fills_all_streams_with_whole_sets(concurrency: int, size: int) -> None:
+    prompts = tuple(Prompt(id=str(i), text="x") for i in range(size))
+    sent = one_pass(prompts, concurrency)
+    assert len(sent) >= concurrency
+    assert len(sent) % size == 0
+    assert len(sent) - size < concurrency
+
+
+def test_salts_differ_in_every_place_and_repeat_themselves() -> None:
+    prompt = Prompt(id="a", text="same")
+    keys = list(itertools.product(("s", "t"), range(3), range(3)))
+    texts = [salted(prompt, *key).text for key in keys]
+    assert len({text[:16] for text in texts}) == len(keys)
+    assert texts == [salted(prompt, *key).text for key in keys]
+    assert all(text.endswith("same") for text in texts)
+
+
+@pytest.mark.parametrize("content", ["hello", [{"type": "text", "text": "hello"}], None])
+def test_messages_are_salted_at_their_very_beginning(content: Any) -> None:
+    messages = ({"role": "user", "content": content}, {"role": "user", "content": "end"})
+    first, second = salted(Prompt(id="a", messages=messages), "s", 0, 0).messages
+    start = first["content"] if isinstance(first["content"], str) else first["content"][0]["text"]
+    assert start.startswith("[")
+    assert second == messages[1]
+
+
+@pytest.mark.parametrize("route", PATHS)
+@pytest.mark.parametrize("chat", [False, True])
+def test_every_prompt_can_be_sent_on_every_route(route: str, chat: bool) -> None:
+    messages = ({"role": "system", "content": "S"}, {"role": "user", "content": "U"})
+    prompt = Prompt(id="a", messages=messages) if chat else Prompt(id="a", text="U")
+    body = request_body(
+        prompt, route=route, model="m", max_tokens=5, temperature=0.5, ignore_eos=True
+    )
+    assert body["stream"] is True
+    if route == "generate":
+        assert body["sampling_params"] == {
+            "max_new_tokens": 5,
+            "temperature": 0.5,
+            "ignore_eos": True,
+        }
+    else:
+        assert (body["model"], body["max_tokens"], body["ignore_eos"]) == ("m", 5, True)
+        assert body["stream_options"] == {"include_usage": True}
+    plain = body.get("text", body.get("prompt"))
+    if plain is not None:
+        assert plain == ("System: S\n\nUser: U\n\nAssistant:" if chat else "U")
+
+
+def test_arrivals_are_poisson_and_repeat_themselves() -> None:
+    times = list(itertools.islice(arrivals(50.0, "a"), 4000))
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert mean(gaps) == pytest.approx(1 / 50, rel=0.1)
+    assert mean(g * g for g in gaps) == pytest.approx(2 / 50**2, rel=0.2)
+    assert times == list(itertools.islice(arrivals(50.0, "a"), 4000))
+    assert times[:5] != list(itertools.islice(arrivals(50.0, "b"), 5))

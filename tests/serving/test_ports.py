@@ -1,0 +1,57 @@
+"""Ports of one server, kept from others."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+
+from sweeper.serving.ports import BLOCK, accepts, is_taken, reserve_ports, stranger_on
+
+
+def test_blocks_of_parallel_servers_do_not_touch() -> None:
+    blocks = [reserve_ports() for _ in range(8)]
+    ports = sorted(block.port for block in blocks)
+    assert all(later - earlier >= BLOCK for earlier, later in itertools.pairwise(ports))
+    for block in blocks:
+        assert block.port < block.nccl_port < block.port + 100
+        assert not is_taken(block.port)
+        block.release()
+        block.release()
+
+
+def test_a_block_is_kept_from_other_processes_until_its_owner_is_gone() -> None:
+    script = "from sweeper.serving.ports import reserve_ports as r; b = r(); print(b.port, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        guard = int(other.stdout.readline()) - 1
+        assert is_taken(guard)
+        other.kill()
+    assert not is_taken(guard)
+
+
+def test_a_listener_takes_a_port_and_a_closed_connection_does_not() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not accepts(port)
+        listener.listen()
+        assert accepts(port)
+        assert is_taken(port)
+        with socket.create_connection(("127.0.0.1", port)):
+            connection, _ = listener.accept()
+            connection.close()
+    assert not accepts(port)
+    assert not is_taken(port)
+
+
+def test_a_stranger_is_a_listener_that_is_not_below_the_supervisor() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert stranger_on(port, os.getpid()) is None  # nobody listens
+        listener.listen()
+        assert stranger_on(port, os.getpid()) == os.getpid()
+        assert stranger_on(port, os.getppid()) is None

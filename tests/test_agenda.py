@@ -1,0 +1,150 @@
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import pytest
+
+from sweeper.agenda import MAX_RETRIES, Ledger, fitting, next_trial
+from sweeper.config import parse_study
+from sweeper.errors import FailureClass, StopSweep
+from sweeper.plan import make_plan
+from sweeper.records import Point, Purpose, Trial, TrialRecord, TrialState
+from sweeper.study import Budget, Study
+from tests.build import make_record
+from tests.test_config import GOOD
+
+
+@pytest.fixture
+def study() -> Study:
+    text = GOOD.replace("launches: 5", "launches: 40")
+    return parse_study(text, "space.yaml").resolved(gpus_present=False)
+
+
+class FirstLeft:
+    """Asks for the first setting of the plan that is not taken."""
+
+    def __init__(self, study: Study) -> None:
+        self.settings = make_plan(study).settings
+
+    def __call__(self, taken: Collection[str]) -> Point | None:
+        return next((p for key, (p, _) in self.settings.items() if key not in taken), None)
+
+
+def record_of(trial: Trial, state: TrialState, kind: FailureClass) -> TrialRecord:
+    return replace(make_record(trial.number, state=state, kind=kind), trial=trial)
+
+
+def play(
+    study: Study,
+    state: TrialState = TrialState.COMPLETE,
+    kind: FailureClass = FailureClass.OOM,
+    records: Sequence[TrialRecord] = (),
+) -> list[TrialRecord]:
+    """Run the agenda to its end, every trial ending alike."""
+    found = list(records)
+    ask = FirstLeft(study)
+    while True:
+        ledger = Ledger(study=study, records=found, running=(), next_number=len(found))
+        trial = next_trial(ledger, ask)
+        if trial is None:
+            return found
+        found.append(record_of(trial, state, kind))
+
+
+def test_the_baseline_comes_first_then_the_known_then_the_sampler(study: Study) -> None:
+    purposes = [r.trial.purpose for r in play(study)]
+    assert purposes[:2] == [Purpose.BASELINE, Purpose.KNOWN]
+    assert set(purposes[2:]) == {Purpose.SEARCH}
+
+
+@pytest.mark.parametrize("state", [TrialState.COMPLETE, TrialState.INFEASIBLE])
+def test_no_setting_is_launched_twice_and_all_are_launched(
+    study: Study, state: TrialState
+) -> None:
+    keys = [r.trial.launch.key for r in play(study, state)]
+    assert len(keys) == len(set(keys)) == len(make_plan(study).settings) + 1
+
+
+def test_a_machines_fault_is_retried_at_most_twice(study: Study) -> None:
+    small = replace(study, budget=Budget(launches=9))
+    records = play(small, TrialState.FAILED, FailureClass.NODE_LOST)
+    keys = [r.trial.launch.key for r in records]
+    assert [keys.count(key) for key in dict.fromkeys(keys)] == [MAX_RETRIES + 1] * 3
+    assert [r.trial.attempt for r in records[:3]] == [0, 1, 2]
+    assert [r.trial.retry_of for r in records[:3]] == [None, 0, 0]
+
+
+@pytest.mark.parametrize("state", [TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.FAILED])
+def test_no_loop_starts_more_servers_than_the_budget(study: Study, state: TrialState) -> None:
+    small = replace(study, budget=Budget(launches=4))
+    assert len(play(small, state, FailureClass.UNKNOWN)) == 4
+
+
+def test_the_hours_of_the_budget_end_the_sweep(study: Study) -> None:
+    each_s = sum(v for k, v in make_record().phases_s.items() if "." not in k)
+    small = replace(study, budget=Budget(launches=40, hours=2.5 * each_s / 3600))
+    assert len(play(small)) == 3
+
+
+def test_a_running_trial_counts_and_its_setting_is_not_given_again(study: Study) -> None:
+    running: list[Trial] = []
+    ask = FirstLeft(study)
+    for number in range(6):
+        trial = next_trial(
+            Ledger(study=study, records=(), running=running, next_number=number), ask
+        )
+        assert trial is not None
+        running.append(trial)
+    assert len({t.launch.key for t in running}) == 6
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureClass.BAD_FLAG, FailureClass.BUILD_MISSING, FailureClass.MODEL_MISSING]
+)
+def test_a_broken_installation_ends_the_sweep_at_the_second_launch(
+    study: Study, kind: FailureClass
+) -> None:
+    with pytest.raises(StopSweep, match=f"2 launches ended with {kind}"):
+        play(study, TrialState.INFEASIBLE, kind)
+
+
+def test_a_missing_module_of_some_settings_does_not_end_a_sweep_that_works(study: Study) -> None:
+    works = play(replace(study, budget=Budget(launches=1)))
+    assert len(play(study, TrialState.INFEASIBLE, FailureClass.BUILD_MISSING, works)) > 4
+
+
+def test_stored_rows_of_the_same_study_all_fit(study: Study) -> None:
+    records = play(study)
+    assert fitting(records, study) == (records, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why", "kept"),
+    [
+        ("[1, 2, 3]", "[1, 2, 3, 4]", "", 17),
+        ("values: [1, 2, 3]", "values: [2, 3]", "outside the space", 13),
+        ("max_tokens: 9", "max_tokens: 8", "other workloads", 0),
+        ("gpus: 1", "gpus: 2", "flags that all launches share", 0),
+        ("seed: 0", "seed: 1", "", 17),
+    ],
+)
+def test_a_changed_space_keeps_the_rows_that_still_fit(
+    old: str, new: str, why: str, kept: int
+) -> None:
+    text = GOOD.replace("{name: single}", "{name: single, max_tokens: 9}") + "seed: 0\n"
+    text = text.replace("launches: 5", "launches: 40")
+    before = parse_study(text, "s").resolved(gpus_present=False)
+    after = parse_study(text.replace(old, new), "s").resolved(gpus_present=False)
+    assert old in text
+    records, left = fitting(play(before), after)
+    assert len(records) == kept
+    assert why in " ".join(left)
+    assert bool(left) == bool(why)
+
+
+def test_a_broken_installation_of_yesterday_is_tried_again(study: Study) -> None:
+    one = play(
+        replace(study, budget=Budget(launches=1)), TrialState.INFEASIBLE, FailureClass.BAD_FLAG
+    )
+    records, left = fitting(one, study)
+    assert records == []
+    assert "tried again" in left[0]

@@ -1,0 +1,177 @@
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from sweeper.errors import StudyLocked, UserError
+from sweeper.records import Measurement, RequestTiming, TrialState
+from sweeper.store import Store, newest_run, next_run
+from sweeper.store.schema import MEASUREMENTS, REQUESTS, SCHEMAS
+from tests.build import make_launch, make_record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "naïve run ☃")
+    store.create()
+    return store
+
+
+def test_a_record_comes_back_as_it_was_written(store: Store) -> None:
+    record = make_record(3, 94.0)
+    store.write(record)
+    assert store.records(requests=True) == [record]
+    assert store.requests_of(3) == record.requests
+
+
+@pytest.mark.parametrize("state", [TrialState.FAILED, TrialState.INFEASIBLE])
+def test_a_record_without_a_measurement_comes_back(store: Store, state: TrialState) -> None:
+    record = make_record(0, state=state)
+    store.write(record)
+    assert store.records(requests=True) == [record]
+
+
+def test_every_field_of_a_record_has_a_column_of_a_fixed_type() -> None:
+    for record, schema in ((Measurement, MEASUREMENTS), (RequestTiming, REQUESTS)):
+        assert {f.name for f in fields(record)} <= set(schema.names)
+    assert not any(pa.types.is_null(f.type) for s in SCHEMAS.values() for f in s)
+
+
+def test_the_first_trial_may_fail_and_its_table_is_still_one_table(store: Store) -> None:
+    store.write(make_record(0, state=TrialState.FAILED))
+    store.write(make_record(1, 101))
+    store.write(make_record(2, 101.5))
+    assert [r.state for r in store.records()] == [
+        TrialState.FAILED,
+        TrialState.COMPLETE,
+        TrialState.COMPLETE,
+    ]
+
+
+def test_each_table_reads_as_one_in_arrow_pandas_polars_and_duckdb(store: Store) -> None:
+    store.write(make_record(0, state=TrialState.FAILED))
+    store.write(make_record(1, 90.0))
+    for table, count in (("trials", 2), ("measurements", 1), ("requests", 5)):
+        folder = store.folder / table
+        pattern = f"{folder}/*.parquet"
+        assert ds.dataset(folder).to_table().num_rows == count
+        assert len(pd.read_parquet(folder)) == count
+        assert pl.read_parquet(pattern).height == count
+        answer = duckdb.sql(f"select count(*), bool_and(simulated) from '{pattern}'").fetchall()
+        assert answer == [(count, True)]
+
+
+def test_a_column_that_an_older_file_lacks_is_null(store: Store) -> None:
+    store.write(make_record(0))
+    path = store.folder / "trials" / "000000.parquet"
+    old = pq.read_table(path).drop_columns(["driver_version", "max_total_tokens"])
+    pq.write_table(old, path)
+    (record,) = store.records()
+    assert record.server is not None
+    assert record.server.max_total_tokens is None
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 cut", b"\x00" * 500])
+def test_a_file_cut_by_a_crash_is_named_and_the_rest_is_read(store: Store, data: bytes) -> None:
+    store.write(make_record(0))
+    store.write(make_record(1))
+    (store.folder / "trials" / "000000.parquet").write_bytes(data)
+    assert [r.trial.number for r in store.records()] == [1]
+    assert "trials/000000.parquet is left out" in store.problems[0]
+
+
+def test_parts_without_a_trial_are_removed_and_their_number_is_used_again(store: Store) -> None:
+    store.write(make_record(0))
+    store.write(make_record(1))
+    (store.folder / "trials" / "000001.parquet").unlink()
+    (store.folder / "trials" / ".000002.parquet.partial").write_bytes(b"half")
+    assert [r.trial.number for r in store.records()] == [0]
+    store.clean()
+    assert store.next_number() == 1
+    assert not list(store.folder.rglob("*.partial"))
+    assert not (store.folder / "requests" / "000001.parquet").exists()
+
+
+def test_secrets_are_not_stored_and_the_identity_of_the_launch_stays(store: Store) -> None:
+    launch = make_launch(flags={"api-key": "s3cret"}, env={"HF_TOKEN": "s3cret"})
+    store.write(make_record(0, launch=launch))
+    for path in store.folder.rglob("*.parquet"):
+        assert b"s3cret" not in path.read_bytes()
+        assert "s3cret" not in str(pq.read_table(path).to_pylist())
+    (record,) = store.records()
+    assert record.trial.launch.key == launch.key
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(UserError, match="cannot write to"):
+        Store(tmp_path / "file" / "run").create()
+
+
+def test_a_full_disk_is_one_message_and_harms_nothing(store: Store) -> None:
+    store.write(make_record(0))
+    (store.folder / "trials" / ".000001.parquet.partial").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        store.write(make_record(1))
+    assert [r.trial.number for r in store.records()] == [0]
+    store.clean()
+    store.write(make_record(1))
+    assert [r.trial.number for r in store.records()] == [0, 1]
+
+
+def test_a_second_driver_is_refused_until_the_first_lets_go(store: Store) -> None:
+    store.lock()
+    second = Store(store.folder)
+    with pytest.raises(StudyLocked, match=f"process {os.getpid()}"):
+        second.lock()
+    store.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_the_lock_of_a_killed_driver_is_free(store: Store) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from sweeper.store import Store\n"
+        "store = Store(Path(sys.argv[1])); store.lock()\n"
+        "print('locked', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(store.folder)], stdout=subprocess.PIPE
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"locked\n"
+            with pytest.raises(StudyLocked):
+                store.lock()
+        finally:
+            other.send_signal(signal.SIGKILL)
+    store.lock()
+    store.unlock()
+
+
+def test_an_earlier_space_file_is_kept_beside_the_new_one(store: Store) -> None:
+    store.keep_study("one")
+    store.keep_study("one")
+    store.keep_study("two")
+    assert store.study_text() == "two"
+    assert (store.folder / "study.1.yaml").read_text() == "one"
+    assert not (store.folder / "study.2.yaml").exists()
+
+
+def test_a_fresh_run_stands_beside_the_old_and_is_the_newest(tmp_path: Path) -> None:
+    assert next_run(tmp_path, "s") == tmp_path / "s"
+    Store(tmp_path / "s").create()
+    assert next_run(tmp_path, "s") == tmp_path / "s.2"
+    Store(tmp_path / "s.2").create()
+    assert newest_run(tmp_path, "s") == tmp_path / "s.2"
+    assert next_run(tmp_path, "s") == tmp_path / "s.3"
