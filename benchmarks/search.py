@@ -40,6 +40,15 @@ LANDSCAPES = (
     "failing",
 )
 REGRET_AT = (5, 10, 20, 40)
+HEADINGS = (
+    "landscape",
+    "sampler",
+    "launches to 1 %, quartiles",
+    "GPU-h at 600 s / 60 s starts",
+    "median regret % at 5 / 10 / 20 / 40",
+    "final within 1 / 2 %",
+    "found in all",
+)
 #: Best settings launched again at the end, and how often.
 FINALISTS, CONFIRMATIONS = 3, 2
 
@@ -168,9 +177,8 @@ def _quartiles(values: Sequence[float], launches: int) -> str:
 def table(runs: Sequence[Run], launches: int) -> list[str]:
     """Return the comparison as lines of a Markdown table."""
     lines = [
-        "| landscape | sampler | launches to 1 %, quartiles | GPU-h at 600 s / 60 s starts "
-        "| median regret % at 5 / 10 / 20 / 40 | final within 1 / 2 % | found in all |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---" * len(HEADINGS) + "|",
     ]
     for name in dict.fromkeys(r.landscape for r in runs):
         for sampler in dict.fromkeys(r.sampler for r in runs):

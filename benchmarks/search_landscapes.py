@@ -21,7 +21,7 @@ import numpy as np
 
 from sweeper.config import find_space, load_study, parse_study
 from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
-from sweeper.engines.simulated.cost import Nccl, Setting, step_ms, survival, tok_s, tree_survival
+from sweeper.engines.simulated.cost import Nccl, Setting, survival, tok_s, tree_survival
 from sweeper.errors import Failure, FailureClass, Stage
 from sweeper.plan import Plan, make_plan
 from sweeper.records import (

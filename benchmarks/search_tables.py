@@ -11,7 +11,7 @@ from sweeper.config import parse_study
 from sweeper.errors import UserError
 from sweeper.plan import Plan
 from sweeper.records import Launch, Point
-from sweeper.sampler.table import shape_of
+from sweeper.speculation import shape_of
 from sweeper.study import Study
 
 #: Column of a table -> flag that it sets; any other column is a variable of that name.

@@ -188,8 +188,8 @@ class LiveDisplay:
             speed = f", {status.output_tok_s:.1f} tok/s" if status.output_tok_s else ""
             lines.append(
                 Text(
-                    f"{slot}: {_name(trial) if trial else ''} | "
-                    f"{status.stage or 'starting'} {status.detail}{speed}",
+                    f"{slot}: {status.stage or 'starting'} {status.detail}{speed} | "
+                    f"{_name(trial) if trial else ''}",
                     style="cyan",
                     no_wrap=True,
                     overflow="ellipsis",

@@ -31,7 +31,7 @@ from sweeper.report import write_report
 from sweeper.sampler import Sampler, make_sampler
 from sweeper.serving import detect
 from sweeper.store import Store, newest_run, next_run, write_text
-from sweeper.study import Study
+from sweeper.study import SAMPLERS, Study
 from sweeper.verdict import Verdict, judge
 
 _POLL_S = 0.5
@@ -227,7 +227,7 @@ def estimate_hours(study: Study) -> float:
 
 def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:
     """Write best.sh and report.html, and return the verdict."""
-    verdict = judge(records, study, store.requests_of)
+    verdict = judge(records, study)
     if verdict.command:
         lines = ["#!/bin/sh", *(f"# {line}" for line in verdict.sentence.splitlines())]
         if "***" in verdict.command:
@@ -251,7 +251,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--address", help="a Ray cluster to join; default: Ray on this machine")
     parser.add_argument("--launches", type=int, help="instead of budget.launches")
     parser.add_argument("--seed", type=int, help="instead of the file's seed")
-    parser.add_argument("--sampler", help="instead of the file's sampler")
+    parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),

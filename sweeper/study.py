@@ -16,6 +16,7 @@ from sweeper.objective import Objective, Slo
 from sweeper.records import FlagValue, Launch, Limits, Point, Workload
 from sweeper.space import Space
 
+SAMPLERS = ("auto", "tpe", "gp", "nsga2", "random", "grid", "qmc")
 ENGINES: dict[str, Engine] = {"sglang": SGLang()}
 #: "python" as the first word is the interpreter that the node's worker runs on.
 SGLANG_COMMAND = ("python", "-m", "sglang.launch_server")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sweeper.engines import sglang_flags, sglang_readback, sglang_rules
-from sweeper.engines.base import ControlRequest, LogReader, flag_words
+from sweeper.engines.base import ControlRequest, flag_words
 from sweeper.engines.sglang_log import SGLangLogReader
 from sweeper.engines.sglang_rewrites import Setting, rewrite
 from sweeper.records import FlagValue, Launch, ServerFacts
@@ -78,7 +78,7 @@ class SGLang:
             name: sglang_flags.nearest(name) for name in flags if not sglang_flags.is_known(name)
         }
 
-    def log_reader(self) -> LogReader:
+    def log_reader(self) -> SGLangLogReader:
         """Return a fresh reader."""
         return SGLangLogReader()
 

@@ -19,6 +19,7 @@ from sweeper.engines.sglang_decode import DecodeLines, DecodeWindow
 from sweeper.engines.sglang_lines import LineCutter, bare_text
 from sweeper.engines.sglang_signs import (
     NOISE,
+    Role,
     classify_exception,
     exception_type,
     held_by_others,
@@ -49,9 +50,12 @@ _FRAME = re.compile(r'^\s+File ".*", line \d+, in (\w+)')
 _NOTICE = re.compile(r"is reset to|is adjusted to|is disabled (because|for|due)|is overridden")
 _CHILD_FAILED = ("Received sigquit from a child", "SIGQUIT received", "Triggering SIGQUIT")
 _CHAINED = ("During handling of the above", "The above exception was the direct cause")
-#: Weight from which on a server mostly lived on: an import tried and handled, an exception of
-#: one request. Lower weights explain better.
-_OFTEN_SURVIVED = 5
+#: Weights of explanations: the lowest counts, and of equal ones the first.
+_FATAL = 0
+_REJECTED = 2
+_WEIGHTS = {Role.CAUSE: 1, Role.CONSEQUENCE: 3, Role.ECHO: 4, Role.OFTEN_HANDLED: 5}
+_UNEXPLAINED = 6
+_FATAL_ROLES = frozenset({Role.CAUSE, Role.OFTEN_HANDLED})
 #: What a person's or a program's stop looks like, not a failure.
 _INTERRUPTS = frozenset({"KeyboardInterrupt", "SystemExit", "CancelledError"})
 _SIGNALS = frozenset({-1, -2, -9, -15})
@@ -89,6 +93,7 @@ class SGLangLogReader:
         self._frame_is_draft = False
         self._source = ""
         self._child_failed = False
+        self._is_unbalanced = False
 
     @property
     def stage(self) -> Stage:
@@ -148,7 +153,9 @@ class SGLangLogReader:
         lives = code is None and not ending.killed_by_us
         if best is not None and not lives:
             was_told = ending.killed_by_us or code in _SIGNALS
-            was_survived = was_told and best.weight >= _OFTEN_SURVIVED
+            was_survived = was_told and (
+                best.weight >= _WEIGHTS[Role.OFTEN_HANDLED] or best.kind is FailureClass.UNKNOWN
+            )
             was_orderly = is_over or (is_ready and (code == 0 or ending.killed_by_us))
             if not (was_orderly or was_survived):
                 return best
@@ -197,6 +204,8 @@ class SGLangLogReader:
             self.startup_s = read_timings(text)
         elif any(words in text for words in _CHILD_FAILED):
             self._child_failed = True
+        elif "memory capacity is unbalanced" in text:
+            self._is_unbalanced = True
         elif _NOTICE.search(text) and len(self.notices) < _MOST_NOTICES:
             self.notices = tuple(dict.fromkeys((*self.notices, text[:_LINE_CHARS])))
 
@@ -237,17 +246,19 @@ class SGLangLogReader:
             return
         sign = read_sign(shown, speculating=self.speculating)
         if sign is not None:
-            is_cause = sign.is_cause and (is_fatal or not sign.is_often_handled)
-            weight = (0 if is_fatal else 1) if is_cause else 3
-            if sign.is_often_handled and not is_fatal:
-                weight = 5
+            weight = _FATAL if is_fatal and sign.role in _FATAL_ROLES else _WEIGHTS[sign.role]
             self._propose(weight, sign.kind, sign.stage or stage, shown)
         elif name is not None:
             known = is_fatal or not is_past(stage, Stage.DIST_INIT)
             kind = classify_exception(name, shown, stage, speculating=self.speculating)
             if not known:
                 kind = FailureClass.UNKNOWN
-            weight = 6 if not known else 3 if kind is FailureClass.UNKNOWN else 2
+            if not known:
+                weight = _UNEXPLAINED
+            elif kind is FailureClass.UNKNOWN:
+                weight = _WEIGHTS[Role.CONSEQUENCE]
+            else:
+                weight = _REJECTED
             self._propose(weight, kind, stage, shown)
 
     def _stage_of_frames(self) -> Stage:
@@ -262,7 +273,7 @@ class SGLangLogReader:
         if kind in {FailureClass.OOM, FailureClass.KV_POOL_TOO_SMALL}:
             # Before its own weights a server needs next to nothing.
             is_early = kind is FailureClass.OOM and stage is Stage.DIST_INIT
-            if is_early or held_by_others(line, self._start.free_gb):
+            if is_early or self._is_unbalanced or held_by_others(line, self._start.free_gb):
                 kind = FailureClass.GPU_MEMORY_NOT_FREE
         if kind is FailureClass.NCCL_INIT and is_past(self.stage, Stage.READY):
             kind = FailureClass.NCCL_TIMEOUT

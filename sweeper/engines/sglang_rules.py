@@ -27,7 +27,8 @@ _NO_DRAFT_DECODE = frozenset(
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 #: Breadth of an n-gram tree where the flag is not given.
 _NGRAM_BREADTH = 10
-_OURS = ("model-path", "host", "port", "api-key", "admin-api-key")
+#: An admin key alone would lock the control requests out, which send the plain key.
+_OURS = ("model-path", "host", "port", "admin-api-key")
 _POSITIVE = (
     "tp-size",
     "pp-size",

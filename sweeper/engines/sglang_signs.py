@@ -9,10 +9,23 @@ real logs, public reports and the sources of 0.5.15 and 0.5.23.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from sweeper.errors import FailureClass, Stage
 
 _F = FailureClass
+
+
+class Role(Enum):
+    """What a sign explains: the end, or only that another rank had ended."""
+
+    CAUSE = auto()
+    #: Servers survive it where they have another way, so it counts only where it was fatal.
+    OFTEN_HANDLED = auto()
+    #: Follows where a rank stands still or dies, and may stand alone.
+    CONSEQUENCE = auto()
+    #: Follows where a rank is gone.
+    ECHO = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +35,16 @@ class Sign:
     Attributes:
         kind: The class of the failure.
         pattern: Searched in one line, without regard to case.
-        is_cause: False for what follows from another rank's death.
+        role: How much it explains.
         stage: Where it happens, if it always happens there.
         needs_speculation: Whether it shows this only if the server may be speculating.
-        is_often_handled: Whether servers survive it, so that it counts only where it was fatal.
     """
 
     kind: FailureClass
     pattern: str
-    is_cause: bool = True
+    role: Role = Role.CAUSE
     stage: Stage | None = None
     needs_speculation: bool = False
-    is_often_handled: bool = False
 
 
 #: The first that matches a line counts: the more telling stand further up.
@@ -63,8 +74,9 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         _F.OOM,
-        r"(CUDA|HIP|GPU) (error: )?out of memory|\bOutOfMemoryError\b|CUDA_ERROR_OUT_OF_MEMORY|"
-        r"cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory",
+        r"(CUDA|HIP|GPU) out of memory|cuda (error|failure).*out of memory|"
+        r"\bOutOfMemoryError\b|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED",
     ),
     Sign(
         _F.PORT_CONFLICT,
@@ -82,14 +94,15 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         _F.BUILD_MISSING,
         r"no module named|\bImportError: |(error|exception): .*\bis not installed",
-        is_often_handled=True,
+        role=Role.OFTEN_HANDLED,
     ),
     Sign(
         _F.MODEL_MISSING,
         r"repo id must be in the form|is not a valid model identifier|"
         r"(does not|doesn't) appear to have (a file|files) named|"
         r"can('t|not) (load the configuration of|find any model weights)|"
-        r"couldn't connect to .*huggingface|LocalEntryNotFoundError|RepositoryNotFoundError|"
+        r"can't load tokenizer|unrecognized model in|couldn't connect to .*huggingface|"
+        r"LocalEntryNotFoundError|RepositoryNotFoundError|"
         r"GatedRepoError|OfflineModeIsEnabled|SafetensorError|error while deserializing header|"
         r"(no such file or directory|permission denied): .*"
         r"(config\.json|model|tokenizer|\.safetensors|\.bin\b)",
@@ -97,29 +110,35 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         _F.DRAFT_INCOMPATIBLE,
         r"draft model to share the same vocabulary|different token-to-id mappings|"
-        r"has no attribute '?(set_embed|hot_token_id|set_eagle3_layers)|\bset_embed\b|"
+        r"has no attribute '?(set_embed|hot_token_id)|\bset_embed\b|"
         r"hot_token_id.*(missing|none|attribute)|"
         r"draft.*(vocab|hidden).*(mismatch|does not match|must match)",
     ),
     Sign(
         _F.UNSUPPORTED_CONFIG,
         r"sizes of tensors must match except in dimension|out of resources?: shared memory|"
-        r"is not supported in (the )?(decode|prefill|draft)|"
+        r"has no attribute '?set_eagle3_layers|is not supported in (the )?(decode|prefill|draft)|"
         r"(not supported|unsupported) .*(backend|attention)|"
         r"only support(s|ed) (topk|on|for|on Blackwell)|backend .*requires (Hopper|Blackwell)",
     ),
     Sign(
         _F.DRAFT_INCOMPATIBLE,
         r"the size of tensor a \(\d+\) must match|shapes cannot be multiplied|"
+        r"the expanded size of the tensor \(\d+\) must match|"
         r"size mismatch for .*(draft|eagle)",
         needs_speculation=True,
     ),
     Sign(
+        _F.UNKNOWN,
+        r"uncorrectable ECC|system not yet initialized|fallen off the bus|\bXid\b",
+    ),
+    Sign(
         _F.CRASH_KERNEL,
         r"illegal memory access|device-side assert|misaligned address|illegal instruction|"
-        r"unspecified launch failure|cudaErrorLaunchFailure|CUDA error: (invalid|unknown|an )|"
+        r"unspecified launch failure|cudaErrorLaunchFailure|CUDA error:|failed: cuda error|"
         r"CUBLAS_STATUS_(EXECUTION_FAILED|NOT_SUPPORTED|INTERNAL_ERROR|INVALID_VALUE)|"
-        r"CUDNN_STATUS_|triton error \[CUDA\]|PTX codegen error|PassManager::run failed|"
+        r"CUDNN_STATUS_|triton error \[CUDA\]|PTX codegen error|"
+        r"failed with error code|PassManager::run failed|"
         r"fatal python error|segmentation fault",
     ),
     Sign(
@@ -131,7 +150,7 @@ SIGNS: tuple[Sign, ...] = (
         _F.NCCL_TIMEOUT,
         r"collective operation timeout|watchdog caught|NCCL work.*timeout|"
         r"ProcessGroupNCCL.*(timed out|timeout)",
-        is_cause=False,
+        role=Role.CONSEQUENCE,
     ),
     Sign(
         _F.NCCL_INIT,
@@ -139,19 +158,24 @@ SIGNS: tuple[Sign, ...] = (
         r"nccl(System|Internal|Remote|UnhandledCuda)Error|ncclInvalidUsage|"
         r"unhandled (system|cuda) error|gloo connectFullMesh failed|"
         r"timed out after .*waiting for clients|TCPStore.*(timed out|timeout)",
-        is_cause=False,
+        role=Role.CONSEQUENCE,
     ),
-    Sign(_F.WATCHDOG, r"watchdog timeout(?!.*soft=True)", is_cause=False),
+    Sign(
+        _F.NCCL_TIMEOUT,
+        r"connection (reset|closed) by (remote )?peer|broken ?pipe|remote process exited",
+        role=Role.ECHO,
+    ),
+    Sign(_F.WATCHDOG, r"watchdog timeout(?!.*soft=True)", role=Role.CONSEQUENCE),
     Sign(
         _F.KILLED,
         r"(died during initialization \(exit code: |crashed with exit code )-(9|15)\b",
-        is_cause=False,
+        role=Role.CONSEQUENCE,
     ),
     Sign(
         _F.CRASH_KERNEL,
         r"(died during initialization \(exit code: |crashed with exit code )-?\d+|"
         r"capture cuda graph failed|fail when using backend: .* for prefill runner",
-        is_cause=False,
+        role=Role.CONSEQUENCE,
     ),
 )
 
@@ -170,6 +194,8 @@ _HOT = (
     "requires", "multiplied", "mismatch", "illegal", "misaligned", "unspecified launch",
     "status_", "segmentation", "divisible", "unknown speculative", "pipeline parallelism",
     "watchdog", "unhandled", "died during", "crashed",
+    "uncorrectable", "initialized", "the bus", "xid", "by peer", "by remote peer", "pipe",
+    "remote process", "unrecognized", "expanded size",
 )
 # fmt: on
 

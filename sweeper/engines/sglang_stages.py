@@ -17,6 +17,7 @@ _MARKS: tuple[tuple[str, Stage], ...] = (
     ("KV Cache is allocated", Stage.KV_POOL),
     ("JIT Pre-Comp", Stage.JIT),
     ("DeepGEMM warmup", Stage.JIT),
+    ("flashinfer.jit", Stage.JIT),
     ("UDA graph begin", Stage.GRAPH_CAPTURE),
     ("uda graph begin", Stage.GRAPH_CAPTURE),
     ("Capturing batches", Stage.GRAPH_CAPTURE),
@@ -24,6 +25,8 @@ _MARKS: tuple[tuple[str, Stage], ...] = (
     ("Engine startup timings", Stage.WARMUP),
     ("Started server process", Stage.WARMUP),
     ("Uvicorn running on", Stage.WARMUP),
+    # The server's own warm-up or our probe: either way tokens were made.
+    ('"POST /generate HTTP/1.1" 200', Stage.READY),
     ("The server is fired up and ready to roll", Stage.READY),
     ("SIGTERM received", Stage.SHUTDOWN),
     ("Gracefully exiting", Stage.SHUTDOWN),

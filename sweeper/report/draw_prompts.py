@@ -12,6 +12,7 @@ from sweeper.report.theme import (
     GREY,
     ORANGE,
     SKY,
+    legend_below,
     line,
     marker,
     new_figure,
@@ -28,7 +29,7 @@ def draw_prompts(info: PromptInfo) -> go.Figure:
     figure = new_figure(
         f"tok/s by prompt, {label(info.workload)}",
         y="tok/s of one stream",
-        height=420 + 30 * len(info.settings),
+        height=380,
     )
     if not info.settings:
         return nothing(figure, "no request ended well yet")
@@ -69,7 +70,7 @@ def draw_prompts(info: PromptInfo) -> go.Figure:
         figure.update_yaxes(range=[min(ends) * 0.95, max(ends) * 1.05])
     figure.update_layout(scattermode="group", scattergap=0.5)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=names)
-    figure.update_layout(legend={"orientation": "v", "y": -0.2, "yanchor": "top"})
+    legend_below(figure, [legend(row.setting) for row in info.settings])
     return stamp(figure, simulated=info.simulated)
 
 
@@ -116,7 +117,7 @@ def draw_positions(info: PositionInfo, *, by: str = "setting") -> go.Figure:
         f"Acceptance by position and {by}",
         x="draft position",
         y="accepted, % of steps",
-        height=340 + (30 * len(rows) if by == "setting" else 0),
+        height=380,
     )
     if not rows:
         return nothing(figure, "no request tells what was accepted")
@@ -138,5 +139,5 @@ def draw_positions(info: PositionInfo, *, by: str = "setting") -> go.Figure:
     figure.update_xaxes(dtick=1)
     figure.update_yaxes(rangemode="tozero")
     if by == "setting":
-        figure.update_layout(legend={"orientation": "v", "y": -0.2, "yanchor": "top"})
+        legend_below(figure, [legend(row.name) for row in rows])
     return stamp(figure, simulated=info.simulated)

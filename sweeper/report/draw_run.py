@@ -10,11 +10,11 @@ from sweeper.report.settings import axis_title
 from sweeper.report.text import hover, label, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
+    BLUES,
     GREEN,
     GREY,
     ORANGE,
     PURPLE,
-    SKY,
     VERMILLION,
     marker,
     new_figure,
@@ -198,19 +198,21 @@ def draw_hours(info: HoursInfo) -> go.Figure:
     for index, phase in enumerate(info.phases):
         values = [row[index] for row in info.gpu_hours]
         # The stages of a start are shades of one colour, all else has its own.
-        colour = SKY if index < starts else (GREEN, ORANGE, PURPLE, GREY)[(index - starts) % 4]
+        if index < starts:
+            colour = BLUES[index % len(BLUES)]
+        else:
+            colour = (GREEN, ORANGE, PURPLE, GREY)[(index - starts) % 4]
         figure.add_bar(
             y=rows,
             x=values,
             orientation="h",
-            name=label(phase.replace(".", ": ").replace("_", " ")),
+            name="start: the rest" if phase == "start" and starts > 1 else _phase(phase),
             marker={
                 "color": colour,
-                "opacity": 0.45 + 0.5 * (index + 1) / starts if index < starts else 1,
                 "line": {"color": "rgba(128,128,128,0.6)", "width": 1},
             },
             hovertext=[
-                hover(f"{phase}: {number(v, 2)} GPU-hours", f"{v / info.total:.0%} of all")
+                hover(f"{_phase(phase)}: {number(v, 2)} GPU-hours", f"{v / info.total:.0%} of all")
                 if info.total
                 else ""
                 for v in values
@@ -220,3 +222,7 @@ def draw_hours(info: HoursInfo) -> go.Figure:
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed")
     return stamp(figure, simulated=info.simulated)
+
+
+def _phase(phase: str) -> str:
+    return label(phase.replace(".", ": ").replace("_", " "))

@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sweeper.errors import UserError
 from sweeper.objective import Objective, Standing, standings
 from sweeper.records import Scalar, TrialRecord
 from sweeper.report.settings import active_point, is_simulated, setting_text, speculation
-from sweeper.space import point_text
+from sweeper.space import point_text, suggest
 from sweeper.study import Study
 
 
@@ -112,6 +113,14 @@ def _searched(study: Study, records: Sequence[TrialRecord]) -> list[Standing]:
     ]
 
 
+def _values(study: Study, parameter: str) -> tuple[Scalar, ...]:
+    for found in study.space.parameters:
+        if found.name == parameter:
+            return found.values
+    names = [p.name for p in study.space.parameters]
+    raise UserError(f"{parameter!r} is no parameter{suggest(parameter, names)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Two settings that differ in one chosen value only.
@@ -160,9 +169,12 @@ def paired_info(
         records: Its records.
         parameter: Name of the parameter.
         reference: The value that all are compared with; the space's first if None.
+
+    Raises:
+        UserError: There is no such parameter.
     """
     objective = study.objectives[0]
-    values = next(p.values for p in study.space.parameters if p.name == parameter)
+    values = _values(study, parameter)
     against = values[0] if reference is None else reference
     groups: dict[tuple[tuple[str, Scalar], ...], dict[Scalar, Standing]] = {}
     for standing in _searched(study, records):
@@ -209,7 +221,8 @@ class MarginalInfo:
     Attributes:
         objective: What is shown.
         parameter: The parameter's name.
-        choices: Its values that were measured, in the order of the space, derived ones last.
+        choices: Its values that were measured, numbers rising, others in the
+            order of the space.
         values: The objective of each setting, by choice.
         medians: Median of each choice.
         simulated: Whether any of them is simulated.
@@ -225,14 +238,15 @@ class MarginalInfo:
 
 def marginal_info(study: Study, records: Sequence[TrialRecord], parameter: str) -> MarginalInfo:
     """Return the first objective by the values of one parameter."""
-    space = next(p.values for p in study.space.parameters if p.name == parameter)
-    groups: dict[Scalar, list[float]] = {value: [] for value in space}
+    groups: dict[Scalar, list[float]] = {value: [] for value in _values(study, parameter)}
     found = _searched(study, records)
     for standing in found:
         point = standing.records[0].trial.point
         if parameter in point:
             groups.setdefault(point[parameter], []).append(standing.values[0])
     kept = {value: tuple(sorted(numbers)) for value, numbers in groups.items() if numbers}
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in kept):
+        kept = dict(sorted(kept.items()))
     return MarginalInfo(
         objective=study.objectives[0],
         parameter=parameter,

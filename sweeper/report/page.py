@@ -89,8 +89,9 @@ def _body(runs: Sequence[Run]) -> str:
         parts += [_section(s, f"r{i}-", before=name) for s in found]
     if many:
         links.insert(0, '<li><a href="#c0-compare">What changed</a></li>')
+    title = f"<h1>{len(runs)} runs side by side</h1>" if many else ""
     return (
-        f'<header class="{"pair" if many else "single"}">{heads}</header>\n'
+        f'{title}<header class="{"pair" if many else "single"}">{heads}</header>\n'
         f'<nav aria-label="Parts of this page"><ul>{"".join(links)}</ul></nav>\n'
         '<noscript><p class="note">Figures need JavaScript, which is all in this page; tables do '
         f'not.</p></noscript>\n<main id="main">{comparisons}{"".join(parts)}</main>\n'

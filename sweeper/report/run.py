@@ -89,7 +89,7 @@ def make_run(
         study=resolved,
         records=tuple(records),
         requests=requests,
-        verdict=judge(records, resolved, requests),
+        verdict=judge(records, resolved),
         plan=plan,
         importances=_importances(records, resolved),
         problems=tuple(found),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sweeper.objective import Objective, standings
+from sweeper.objective import Objective, Standing, standings
 from sweeper.report import tables
 from sweeper.report.draw_effects import (
     draw_failures,
@@ -113,7 +113,7 @@ def _progress(run: Run) -> Iterator[Chart]:
 
 def _best(run: Run) -> Iterator[Chart]:
     workload = run.study.objectives[0].workload or run.study.workloads[0].name
-    chosen = top_settings(run.study, run.records, SHOWN)
+    chosen = _shown(run)
     yield _chart(
         "by-prompt",
         draw_prompts(prompt_info(chosen, workload, run.requests)),
@@ -128,6 +128,11 @@ def _best(run: Run) -> Iterator[Chart]:
             "The best setting by the baseline for the same prompt. If the shaded interval "
             "touches zero, the difference may be chance.",
         )
+
+
+def _shown(run: Run) -> list[Standing]:
+    winner = run.verdict.winner
+    return top_settings(run.study, run.records, SHOWN, winner.key if winner else None)
 
 
 def _tradeoffs(run: Run) -> Iterator[Chart]:
@@ -207,7 +212,7 @@ def _marginals(run: Run) -> Iterator[Chart]:
 
 def _acceptance(run: Run) -> Iterator[Chart]:
     workload = run.study.objectives[0].workload or run.study.workloads[0].name
-    chosen = top_settings(run.study, run.records, SHOWN)
+    chosen = _shown(run)
     info = position_info(chosen, workload, run.requests)
     yield _chart(
         "positions",

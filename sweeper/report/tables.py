@@ -56,7 +56,8 @@ def table(
         "<tr>" + "".join(cell(i, text) for i, text in enumerate(row)) + "</tr>" for row in rows
     )
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(plain(caption))}">'
+        f'<h3>{caption}</h3><div class="scroll" role="region" tabindex="0" '
+        f'aria-label="{html.escape(plain(caption))}">'
         f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
@@ -65,7 +66,8 @@ def table(
 def settings_table(run: Run) -> str:
     """Return the best settings and the baseline, with what each showed."""
     study = run.study
-    chosen = top_settings(study, run.records, ROWS)
+    winner = run.verdict.winner
+    chosen = top_settings(study, run.records, ROWS, winner.key if winner else None)
     if not chosen:
         return "<p>No setting was measured to the end yet.</p>"
     base = next((s for s in chosen if s.is_baseline), None)
@@ -84,10 +86,12 @@ def settings_table(run: Run) -> str:
             ratio = ratio if objective.maximize else 1 / ratio
         last = standing.records[-1].measurement(objective.workload)
         name = "baseline" if standing.is_baseline else setting_text(standing.records[0])
-        broken = f"<br><small>breaks {user(', '.join(standing.broken))}</small>"
+        note = f"breaks {user(', '.join(standing.broken))}" if standing.broken else ""
+        if winner is not None and standing.key == winner.key:
+            note = "chosen: the simplest of those within 1 % of the fastest"
         rows.append(
             [
-                user(name) + (broken if standing.broken else ""),
+                user(name) + (f"<br><small>{note}</small>" if note else ""),
                 *(number(v) for v in padded),
                 "" if standing.is_baseline else percent(ratio),
                 number(last.accept_length, 2) if last else "n/a",

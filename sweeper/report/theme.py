@@ -17,6 +17,8 @@ COLOURS = (SKY, GREEN, PURPLE, BLUE, VERMILLION, GREY)
 SYMBOLS = ("circle", "diamond", "triangle-up", "cross", "star", "hexagon")
 BASELINE = {"color": ORANGE, "symbol": "square", "size": 9}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+#: Shades for the stages of a start, told apart by their order and the hover as well.
+BLUES = ("#0b4f7d", "#0072B2", "#2b8ccb", "#56B4E9", "#86c9f0", "#b3ddf6")
 #: Dark blue to light orange, with lightness rising evenly, so that it prints in grey.
 SCALE = ((0.0, "#00334e"), (0.35, "#0072B2"), (0.7, "#7cc4ec"), (1.0, "#fbe3b0"))
 
@@ -80,9 +82,21 @@ def new_figure(title: str, *, x: str = "", y: str = "", height: int = 400) -> go
         height=height,
         margin={"t": TOP + TITLE},
     )
-    figure.update_xaxes(title_text=x)
-    figure.update_yaxes(title_text=y)
+    if x:
+        figure.update_xaxes(title_text=x)
+    if y:
+        figure.update_yaxes(title_text=y)
     return figure
+
+
+def legend_below(figure: go.Figure, names: Sequence[str]) -> None:
+    """Put the legend under the axis title, a name below the other, and make room for it."""
+    room = 17 * sum(name.count("<br>") + 1 for name in names) + 10 * len(names)
+    figure.update_layout(
+        height=figure.layout.height + room,
+        margin={"b": 58 + room},
+        legend={"orientation": "v", "yref": "container", "y": 0, "yanchor": "bottom"},
+    )
 
 
 def stamp(figure: go.Figure, *, simulated: bool) -> go.Figure:
@@ -98,7 +112,7 @@ def stamp(figure: go.Figure, *, simulated: bool) -> go.Figure:
             showarrow=False,
             textangle=-18,
             font={"size": 46, "color": "#808080"},
-            opacity=0.28,
+            opacity=0.36,
         )
     return figure
 

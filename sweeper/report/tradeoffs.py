@@ -259,12 +259,17 @@ def what_if_info(info: AcceptInfo, accept_length: float, *, limit: int = 12) -> 
     )
 
 
-def top_settings(study: Study, records: Sequence[TrialRecord], limit: int) -> list[Standing]:
-    """Return the best settings by the first objective, limits kept first, and the baseline."""
+def top_settings(
+    study: Study, records: Sequence[TrialRecord], limit: int, first: str | None = None
+) -> list[Standing]:
+    """Return the best settings by the first objective, and the baseline after them.
+
+    The setting whose key is `first` stands before all; those that break a limit stand last.
+    """
     objective = study.objectives[0]
     found = standings(records, study.objectives[:1], study.slos)
     ranked = sorted(
         (s for s in found if not s.is_baseline),
-        key=lambda s: (bool(s.broken), -objective.gain(s.values[0])),
+        key=lambda s: (s.key != first, bool(s.broken), -objective.gain(s.values[0])),
     )
     return ranked[:limit] + [s for s in found if s.is_baseline]

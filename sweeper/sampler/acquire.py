@@ -100,14 +100,17 @@ def _weightings(objectives: int) -> Array:
 
 
 def _floor(means: Array, launched: Mask) -> Array:
-    """Return the corner below which volume does not count: the worst of the launched front."""
+    """Return the corner below which volume does not count: a quarter below the launched front.
+
+    Nearer to the front, its two ends would be worth nothing.
+    """
     rows = means[launched] if launched.any() else means
     better = (rows[:, None, :] >= rows[None, :, :]).all(axis=2) & (
         rows[:, None, :] > rows[None, :, :]
     ).any(axis=2)
     front = rows[~better.any(axis=0)]
     low = front.min(axis=0)
-    return np.asarray(low - 0.1 * (front.max(axis=0) - low) - 0.02)
+    return np.asarray(low - 0.25 * (front.max(axis=0) - low) - 0.02)
 
 
 def chance_of_better(gains: Array, feasible: Mask, launched: Mask, misfit: float) -> float:

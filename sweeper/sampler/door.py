@@ -8,6 +8,7 @@ proposes what an uninterrupted one would have proposed.
 """
 
 import importlib.util
+import itertools
 import random
 import warnings
 from collections.abc import Collection, Iterator
@@ -21,6 +22,7 @@ from sweeper.errors import UserError
 from sweeper.plan import Plan, refusal
 from sweeper.records import Point, Scalar, TrialRecord
 from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
+from sweeper.sampler.halton import halton_points
 from sweeper.sampler.propose import STOP_CHANCE, STOP_LAUNCHES, Proposer
 from sweeper.sampler.replay import finished_trial, new_study, running_trial, suggest
 from sweeper.sampler.speed import SpeedSampler
@@ -61,8 +63,9 @@ def make_sampler(study: Study, plan: Plan) -> Sampler:
     name = study.sampler
     if name == "auto" and not plan.complete:
         name = "tpe"
-    if name == "gp" and importlib.util.find_spec("torch") is None:
-        raise UserError("sampler gp needs PyTorch: pip install 'sweeper[gp]'")
+    for package in ("torch", "scipy") if name == "gp" else ():
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"sampler gp needs {package}: pip install torch scipy")
     if name not in ("auto", "tpe", "gp", "nsga2", "random", "grid", "qmc"):
         raise UserError(f"there is no sampler {name!r}")
     return Asker(study, plan, name)
@@ -105,8 +108,10 @@ class Asker:
             return next(self._in_order(blocked), None)
         if self.plan.complete and blocked >= self.plan.settings.keys():
             return None
+        if self.name == "qmc":
+            return self._on_sequence(blocked)
         optuna_study = self._replay(blocked)
-        for attempt in range(ATTEMPTS + (len(blocked) if self.name == "qmc" else 0)):
+        for attempt in range(ATTEMPTS):
             optuna_study.sampler = self._optuna_sampler(blocked, attempt)
             trial = optuna_study.ask()
             point = self._free(suggest(trial, self.study.space), blocked)
@@ -181,11 +186,6 @@ class Asker:
                     return optuna.samplers.GPSampler(seed=seed)
                 case "nsga2":
                     return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-                case "qmc":
-                    # One sequence: each ask walks it from its beginning to the first free point.
-                    return optuna.samplers.QMCSampler(
-                        seed=self.study.seed, warn_independent_sampling=False
-                    )
                 case _:
                     return optuna.samplers.RandomSampler(seed=seed)
 
@@ -209,6 +209,15 @@ class Asker:
                 found = self._free(other, taken)
                 if found is not None:
                     yield found
+
+    def _on_sequence(self, taken: frozenset[str]) -> Point | None:
+        """Return the first free point of the sequence, walked from its beginning."""
+        space = self.study.space
+        for drawn in itertools.islice(halton_points(space, self.study.seed), DRAWS):
+            point = self._free(space.canonical(drawn), taken)
+            if point is not None:
+                return point
+        return self._any_free(taken)
 
     def _any_free(self, taken: frozenset[str]) -> Point | None:
         """Return the first free setting in a seeded shuffle."""

@@ -10,8 +10,10 @@ from sweeper.speculation import Array
 
 #: A cause: one value of a parameter, or two together.
 Cause = frozenset[tuple[str, Scalar]]
-#: Beta(a, 1) prior of the chance that a cause makes a launch fail, by its number of values.
-PRIOR = {1: 0.10, 2: 0.02}
+#: Beta(a, b) prior of the chance that a cause makes a launch fail: a by its number of values, b.
+#: A cause either hardly matters or nearly always does, so a + b is well below 1.
+PRIOR_A = {1: 0.05, 2: 0.01}
+PRIOR_B = 0.2
 ROUNDS = 20
 
 
@@ -21,21 +23,21 @@ def chance_to_work(
     """Return for each of `points` the chance that a launch does not fail by its own fault.
 
     Each value of a parameter, and each pair of values, is a possible cause that makes a launch
-    fail on its own (a noisy or). A failure's blame is shared among its causes in proportion to
-    their chances, which fall with every launch that had the cause and worked.
+    fail on its own (a noisy or, fitted by expectation maximisation). A cause's chance falls with
+    every launch that had it and worked.
     """
     causes = sorted({c for point in failed for c in _causes(point)}, key=_order)
     if not causes:
         return np.ones(len(points))
-    prior = np.array([PRIOR[len(c)] for c in causes])
+    prior = np.array([PRIOR_A[len(c)] for c in causes])
     worked = _incidence(fine, causes).sum(axis=0)
     blamed = _incidence(failed, causes)
-    chance = prior / (prior + 1 + worked)
+    seen = worked + blamed.sum(axis=0)
+    chance = prior / (prior + PRIOR_B + worked)
     for _ in range(ROUNDS):
-        share = blamed * chance
-        share /= share.sum(axis=1, keepdims=True)
-        counts = share.sum(axis=0)
-        chance = (prior + counts) / (prior + 1 + counts + worked)
+        # The chance that this cause struck, given that one of the launch's causes did.
+        share = blamed * chance / (1 - np.exp(blamed @ np.log1p(-chance)))[:, None]
+        chance = (prior + share.sum(axis=0)) / (prior + PRIOR_B + seen)
     has = _incidence(points, causes)
     return np.asarray(np.exp(has @ np.log1p(-chance)))
 

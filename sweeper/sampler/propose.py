@@ -26,6 +26,8 @@ from sweeper.speculation import Array, fit
 
 #: Launches after which knowledge is asked for in turn with chance.
 EXPLOIT_LAUNCHES = 14
+#: Settings with a smaller chance to work at all are launched last.
+HOPE = 0.1
 #: A sweep may stop once the chance of something better is below this, and not before this many
 #: launches: the model's own doubt is not to be trusted earlier.
 STOP_CHANCE, STOP_LAUNCHES = 0.05, 12
@@ -81,7 +83,8 @@ class Proposer:
         # The mean decides among settings that no sample calls the best.
         mean = gains[0][:, :count].mean(axis=0)
         score = (worth + 1e-6 * np.exp(mean - mean.max())) * works / self.price(known)[:count]
-        score[~free] = -np.inf
+        likely = free & (works >= HOPE)
+        score[~(likely if likely.any() else free)] = -np.inf
         return table.keys[int(np.argmax(score))]
 
     def stopping(self, evidence: Iterable[Evidence], seed: Sequence[int]) -> Stopping:
@@ -117,11 +120,12 @@ class Proposer:
     def works(self, known: Sequence[Evidence]) -> Array:
         """Return for each setting of the plan the chance that it can work at all."""
         table = self.table
-        unfit = [e.key for e in known if e.unfit]
-        fine = {e.key for e in known if e.measured}
+        inside = set(table.keys[: table.plan_rows]) & {e.key for e in known}
+        fine = {e.key for e in known if e.measured} & inside
+        unfit = {e.key for e in known if e.unfit} & inside - fine
         return chance_to_work(
             table.points[: table.plan_rows],
-            [table.points[table.row[key]] for key in dict.fromkeys(unfit) if key not in fine],
+            [table.points[table.row[key]] for key in sorted(unfit)],
             [table.points[table.row[key]] for key in sorted(fine)],
         )
 
@@ -145,11 +149,12 @@ class Proposer:
         known: Sequence[Evidence],
         rng: np.random.Generator,
     ) -> Array:
-        if len(gains) > 1:
+        launches = len({e.key for e in known})
+        # The first objective decides the winner, so every third launch is for it alone.
+        if len(gains) > 1 and launches % 3:
             measured = {e.key for e in known if e.measured}
             launched = np.array([key in measured for key in self.table.keys])
             return hypervolume(gains, feasible, launched, rng)
-        launches = len({e.key for e in known})
-        if launches >= EXPLOIT_LAUNCHES and launches % 2:
+        if len(gains) == 1 and launches >= EXPLOIT_LAUNCHES and launches % 2:
             return knowledge(gains[0], feasible, belief.noise[0])
         return chance_of_best(gains[0], feasible)

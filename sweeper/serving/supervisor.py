@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Environment variable that every process of a server inherits.
 MARK = "SWEEPER_MARK"
@@ -51,7 +51,6 @@ class ProcessStat(NamedTuple):
 
     pid: int
     parent: int
-    session: int
     starttime: int
     alive: bool
 
@@ -66,7 +65,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     # The name before the last bracket may hold anything. Fields: proc(5), from the third on.
     fields = text[text.rindex(b")") + 2 :].split()
     gone = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-    return ProcessStat(pid, int(fields[1]), int(fields[3]), int(fields[19]), not gone)
+    return ProcessStat(pid, int(fields[1]), int(fields[19]), not gone)
 
 
 def all_processes() -> list[ProcessStat]:
@@ -143,8 +142,9 @@ class Supervisor:
         if self._why is None:
             try:
                 self._start(job)
-            except OSError as error:
-                _say(f"failed {error.errno or 0} {error.strerror}: {job['argv'][0]}")
+            except (OSError, subprocess.SubprocessError) as error:
+                number = error.errno if isinstance(error, OSError) else None
+                _say(f"failed {number or 0} {job['argv'][0]}: {error}")
                 return
         deadline_s = job["deadline_s"]
         end = float("inf") if deadline_s is None else time.monotonic() + deadline_s
@@ -155,14 +155,14 @@ class Supervisor:
         self._end_all()
         _say(f"clean {self._why} {time.monotonic() - began:.3f}")
 
-    def _read_job(self) -> dict | None:  # type: ignore[type-arg]
+    def _read_job(self) -> dict[str, Any] | None:
         while b"\n" not in self._commands:
             data = os.read(_OWNER, 65536)
             if not data:
                 return None
             self._commands += data
         line, self._commands = self._commands.split(b"\n", 1)
-        job: dict = json.loads(line)  # type: ignore[type-arg]
+        job: dict[str, Any] = json.loads(line)
         return job
 
     def _watch(self, pid: int, starttime: int) -> None:
@@ -179,7 +179,7 @@ class Supervisor:
             self._end("watched")
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._end("watched"))
 
-    def _start(self, job: dict) -> None:  # type: ignore[type-arg]
+    def _start(self, job: dict[str, Any]) -> None:
         supervisor = os.getpid()
 
         def before_exec() -> None:
@@ -187,9 +187,8 @@ class Supervisor:
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(1)
             # A core of a server's address space would fill the disk and hold up its end.
-            resource.setrlimit(
-                resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
-            )
+            _, most = resource.getrlimit(resource.RLIMIT_CORE)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
         log = os.open(job["log_path"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

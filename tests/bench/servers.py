@@ -186,6 +186,18 @@ class ServerThatOnlyComments(PlainServer):
             await asyncio.sleep(0.05)
 
 
+class ServerThatWaitsForAll(PlainServer):
+    """Answers nobody before `all_streams` requests were open at once."""
+
+    all_streams = 1
+
+    async def answer(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        while self.most_streams < self.all_streams:
+            await asyncio.sleep(0.05)
+        async for piece in super().answer(path, body):
+            yield piece
+
+
 class ServerBusyForAWhile(PlainServer):
     """Refuses the first two flushes, as SGLang does while requests are pending."""
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ def client() -> Iterator[ClientProcess]:
         yield started
 
 
+def decode_ms(request: RequestTiming) -> float:
+    """Return the time from first to last piece."""
+    return ((request.last_ns or 0) - (request.first_ns or 0)) / 1e6
+
+
 def run(
     client: ClientProcess, server: PlainServer, workload: Workload = SHORT, **more: Any
 ) -> tuple[Measurement, tuple[RequestTiming, ...]]:
@@ -35,7 +41,7 @@ def run(
         "model": "plain-model",
         "gpus": 2,
         "clock": Clock(),
-        "limits": Limits(progress_s=1.0, probe_s=1.0),
+        "limits": Limits(progress_s=60.0, probe_s=30.0),
         "salt": "s",
         **more,
     }
@@ -52,13 +58,15 @@ def test_known_timing_is_recovered(client: ClientProcess, route: str) -> None:
     assert all(len(r.chunk_ns) == 9 for r in requests)
     assert measured.output_tokens == 135
     assert len(measured.repeats_tok_s) == 3
-    # A loaded machine may be late, but nothing can come before its time.
+    # A loaded machine may be late, but nothing can come before its time; `test_calibration.py`
+    # looks closer.
     assert measured.ttft_p50_ms is not None
-    assert 55 < measured.ttft_p50_ms < 500
+    assert 55 < measured.ttft_p50_ms < 3000
     assert measured.tpot_p50_ms is not None
-    assert 19 < measured.tpot_p50_ms < 100
+    assert measured.tpot_p50_ms < 1000
+    assert all((r.last_ns or 0) - r.sent_ns > 0.21e9 for r in requests)
+    assert measured.step_time_ms == pytest.approx(mean(map(decode_ms, requests)) / 8)
     assert measured.output_tok_s_per_gpu == pytest.approx((measured.output_tok_s or 0) / 2)
-    assert measured.step_time_ms == pytest.approx(measured.tpot_p50_ms, rel=0.5)
     assert requests[0].text.split() == ["w"] * 9
     assert requests[0].finish == "length"
 
@@ -72,15 +80,13 @@ def test_several_tokens_a_chunk_are_counted_by_the_server(
     measured, requests = run(client, server, dataclasses.replace(SHORT, route=route))
     assert {len(r.chunk_ns) for r in requests} == {3}
     assert {r.output_tokens for r in requests} == {9}
-    assert measured.gap_p50_ms is not None
-    assert measured.tpot_p50_ms is not None
-    assert measured.tpot_p50_ms == pytest.approx(measured.gap_p50_ms / 4, rel=0.5)
+    assert measured.tpot_p50_ms == pytest.approx(median(map(decode_ms, requests)) / 8)
     if route == "generate":
         assert measured.accept_length == 4.0
         assert measured.accept_source == "histogram"
         assert measured.accept_rate == pytest.approx(3 / 4)
         assert measured.accepted_by_position == (1.0, 1.0, 1.0)
-        assert measured.step_time_ms == pytest.approx(measured.gap_p50_ms, rel=0.5)
+        assert measured.step_time_ms == pytest.approx(mean(map(decode_ms, requests)) / 2)
     else:
         assert measured.accept_length is None
         assert measured.step_time_ms is None
@@ -100,8 +106,8 @@ FAULTS = [
     (servers.ServerThatEndsEarly, FailureClass.TRUNCATED_STREAM, "without a finish"),
     (servers.ServerThatSendsAnError, FailureClass.UNKNOWN, "scheduler died"),
     (servers.ServerThatRefuses, FailureClass.UNKNOWN, "HTTP 400"),
-    (servers.ServerThatHangs, FailureClass.HANG, "no chunk for 1 s"),
-    (servers.ServerThatOnlyComments, FailureClass.HANG, "no chunk for 1 s"),
+    (servers.ServerThatHangs, FailureClass.HANG, "no chunk for 2 s"),
+    (servers.ServerThatOnlyComments, FailureClass.HANG, "no chunk for 2 s"),
     (servers.ServerBusyForever, FailureClass.UNKNOWN, "pending requests"),
 ]
 
@@ -117,7 +123,12 @@ def test_a_broken_server_fails_the_measurement_with_its_cause(
 ) -> None:
     server = fault()
     with pytest.raises(BenchFailed, match=words) as caught:
-        run(client, server, dataclasses.replace(SHORT, route=route, repeats=20))
+        run(
+            client,
+            server,
+            dataclasses.replace(SHORT, route=route, repeats=20),
+            limits=Limits(progress_s=2.0, probe_s=2.0),
+        )
     assert caught.value.failure.kind is kind
     assert "sk_abcdef" not in str(caught.value)
     assert len(server.bodies) <= 5  # all fail, so it does not go on to the next pass
@@ -136,7 +147,7 @@ def test_streams_that_never_end_do_not_hold_up_the_others(client: ClientProcess)
     server = servers.ServerThatHangs()
     server.well = 9
     workload = dataclasses.replace(SHORT, repeats=2, concurrency=5)
-    measured, _ = run(client, server, workload)
+    measured, _ = run(client, server, workload, limits=Limits(progress_s=3.0))
     assert (measured.requests, measured.failed_requests) == (9, 1)
 
 
@@ -159,7 +170,7 @@ def test_no_server_at_all_is_told_at_once(client: ClientProcess) -> None:
 
 def test_a_busy_server_is_asked_to_flush_again(client: ClientProcess) -> None:
     server = servers.ServerBusyForAWhile()
-    measured, _ = run(client, server, limits=Limits(probe_s=20.0))
+    measured, _ = run(client, server)
     assert server.flushes == 3
     assert measured.requests == 5
 
@@ -182,14 +193,12 @@ def test_the_same_salt_sends_the_same_prompts(client: ClientProcess) -> None:
 
 
 def test_more_than_a_hundred_streams_are_open_at_once(client: ClientProcess) -> None:
-    server = PlainServer()
-    server.ttft_s = 1.5
+    server = servers.ServerThatWaitsForAll()
+    server.all_streams = 256
     workload = dataclasses.replace(SHORT, concurrency=256, max_tokens=3)
-    measured, _ = run(client, server, workload, limits=Limits(progress_s=60.0))
+    measured, _ = run(client, server, workload)
     assert server.most_streams == 256
     assert measured.requests == 260
-    assert measured.achieved_concurrency is not None
-    assert measured.achieved_concurrency > 100
 
 
 def test_a_duration_keeps_all_streams_busy(client: ClientProcess) -> None:
@@ -198,7 +207,7 @@ def test_a_duration_keeps_all_streams_busy(client: ClientProcess) -> None:
     assert measured.window_s is not None
     assert measured.window_s > 1.0
     assert max(r.repeat for r in requests) >= 1
-    assert max(r.sent_ns for r in requests) <= 1.6e9
+    assert max(r.sent_ns for r in requests) < 10e9
     assert len(measured.repeats_tok_s) == 1
     assert measured.output_tok_s_low is not None
 
@@ -207,7 +216,7 @@ def test_an_open_loop_sends_at_its_rate_whatever_comes_back(client: ClientProces
     server = PlainServer()
     server.ttft_s = 1.0
     workload = dataclasses.replace(SHORT, prompts="mixed", concurrency=None, request_rate=60.0)
-    measured, requests = run(client, server, workload, limits=Limits(progress_s=60.0))
+    measured, requests = run(client, server, workload)
     assert measured.concurrency is None
     assert server.most_streams > 20
     sends = sorted(r.sent_ns for r in requests)
@@ -219,7 +228,7 @@ def test_an_open_loop_sends_at_its_rate_whatever_comes_back(client: ClientProces
 def test_engine_time_runs_as_fast_as_the_job_says(client: ClientProcess) -> None:
     measured, _ = run(client, PlainServer(), clock=Clock(10.0))
     assert measured.ttft_p50_ms is not None
-    assert 550 < measured.ttft_p50_ms < 5000
+    assert 550 < measured.ttft_p50_ms < 50_000
 
 
 def test_progress_is_told(client: ClientProcess) -> None:

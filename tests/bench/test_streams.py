@@ -68,7 +68,10 @@ def test_cutting_the_bytes_anywhere_gives_the_same_pieces(name: str, data: st.Da
     assert arrivals == sorted(arrivals)
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1), min_size=1))
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
+
+
+@given(st.lists(LINE, min_size=1))
 def test_an_event_may_have_several_data_lines(lines: list[str]) -> None:
     raw = "".join(f"data: {line}\n" for line in lines) + "\n"
     assert EventStream().feed(raw.encode()) == ["\n".join(lines).encode()]

@@ -282,7 +282,7 @@ REFUSED: list[tuple[dict[str, FlagValue], dict[str, str], str]] = [
     ({"max-running-requests": 0}, {}, "at least 1"),
     ({"speculative-num-step": 3}, {}, "--speculative-num-steps"),
     ({"port": 31000}, {}, "--port"),
-    ({"api-key": "s"}, {}, "--api-key"),
+    ({"admin-api-key": "s"}, {}, "--admin-api-key"),
     (drafting(tp_size=8), {"SWEEPER_DRAFT_TP": "3"}, "divisor"),
     (drafting(tp_size=8), {"SWEEPER_DRAFT_TP": "16"}, "divisor"),
     (drafting(tp_size=8), {"SWEEPER_DRAFT_TP": "one"}, "divisor"),

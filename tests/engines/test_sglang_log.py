@@ -148,6 +148,18 @@ REPORTED: list[tuple[str, FailureClass]] = [
     ("sglang serve: error: argument --tp-size: invalid int value: 'x'", F.BAD_FLAG),
     ("ModuleNotFoundError: No module named 'sglang'", F.BUILD_MISSING),
     ("OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/nope'.", F.MODEL_MISSING),
+    ("Failed: Cuda error /x/csrc/custom_all_reduce.cuh:455 'invalid argument'", F.CRASH_KERNEL),
+    ("Failed: Cuda error /x/csrc/custom_all_reduce.cuh:455 'out of memory'", F.OOM),
+    ("RuntimeError: CUDA error: operation not permitted when stream is capturing", F.CRASH_KERNEL),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", F.UNKNOWN),
+    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", F.NCCL_INIT),
+    ("AttributeError: 'FooForCausalLM' object has no attribute 'set_eagle3_layers_to_capture'", F.UNSUPPORTED_CONFIG),
+    ("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:30001')", F.PORT_CONFLICT),
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 132096, Hardware limit: 101376.", F.UNSUPPORTED_CONFIG),
+    ("RuntimeError: [/x/gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer", F.NCCL_TIMEOUT),
+    ("ImportError: libcudart.so.13: cannot open shared object file: No such file or directory", F.BUILD_MISSING),
+    ("OSError: Can't load the configuration of '/models/nope'.", F.MODEL_MISSING),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/models/nope/config.json'", F.MODEL_MISSING),
     ("RuntimeError: Out of memory. Try to lower your batch size.", F.KV_POOL_TOO_SMALL),
 ]  # fmt: skip
 
@@ -273,6 +285,46 @@ def test_an_import_that_was_tried_and_handled_is_not_the_cause() -> None:
     assert fail(text, exit_code=-9).kind is F.DRAFT_INCOMPATIBLE
 
 
+def test_out_of_memory_inside_nccl_before_the_load_is_memory_that_others_hold() -> None:
+    text = (
+        STAMP
+        + "Init torch distributed begin.\n"
+        + STAMP
+        + "Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/x/scheduler.py", line 1, in init_torch_distributed\n'
+        "    init()\n"
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "Last error:\n"
+        "Cuda failure 2 'out of memory'\n"
+    )
+    assert fail(text, exit_code=-9).kind is F.GPU_MEMORY_NOT_FREE
+
+
+def test_a_peer_that_lost_its_rank_does_not_hide_why_the_rank_died() -> None:
+    fatal = "Scheduler hit an exception: Traceback (most recent call last):\n"
+    text = (
+        f"[2026-03-09 00:57:15 TP1] {fatal}"
+        '  File "/x/a.py", line 1, in event_loop_overlap\n'
+        "    recv()\n"
+        "RuntimeError: [/x/gloo/pair.cc:525] Read error [127.0.0.1]:1234: Connection reset by peer\n"
+        f"[2026-03-09 00:57:16 TP0] {fatal}"
+        '  File "/x/a.py", line 1, in event_loop_overlap\n'
+        "    run()\n"
+        "IndexError: list index out of range\n"
+    )
+    failure = fail(text, exit_code=-9)
+    assert (failure.kind, failure.line) == (F.UNKNOWN, "IndexError: list index out of range")
+
+
+def test_a_warning_of_unbalanced_memory_explains_the_failure_after_it() -> None:
+    text = (
+        STAMP + "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+        "pre_model_load_memory=30.0, local_gpu_memory=138.0\n" + REPORTED[0][0]
+    )
+    assert fail(text).kind is F.GPU_MEMORY_NOT_FREE
+
+
 def test_the_same_shapes_are_no_drafts_fault_without_speculation() -> None:
     text = "server_args=ServerArgs(speculative_algorithm=None)\n" + REPORTED[10][0]
     assert fail(text).kind is not F.DRAFT_INCOMPATIBLE
@@ -349,6 +401,17 @@ def test_the_draft_loads_after_the_target_whatever_the_order_of_ranks() -> None:
     stages = [reader.stage]
     reader.feed(begin.format(0).encode())
     assert [*stages, reader.stage] == [Stage.LOAD, Stage.DRAFT_LOAD]
+
+
+def test_an_answered_generation_is_readiness_though_the_ready_line_is_late() -> None:
+    text = (
+        "INFO:     Uvicorn running on http://127.0.0.1:7 (Press CTRL+C to quit)\n"
+        'INFO:     127.0.0.1:42772 - "POST /generate HTTP/1.1" 200 OK\n'
+        "INFO:     Shutting down\n"
+    )
+    reader = read(text)
+    assert reader.stage is Stage.SHUTDOWN
+    assert reader.failure(Ending(exit_code=0, killed_by_us=True)) is None
 
 
 DECODE_LAYOUTS = [

@@ -43,7 +43,7 @@ def study(name: str = "eagle3", **changes: str) -> Study:
 
 SPACE = """
 study: small
-engine: {kind: simulated, model: /models/target, gpus: 2, flags: {tp-size: 2}}
+engine: {kind: simulated, model: /models/target, gpus: 2, flags: {tp-size: 2, speculative-algorithm: EAGLE3}}
 baseline: {reference_tok_s: 90}
 parameters:
   draft:

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-#: Words of a kind's prompts. The kind only sets how well the draft guesses.
+#: Words that give a prompt's kind away, in order. The kind only sets how well the draft guesses.
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("summary", ("summar", "tl;dr", "key points", "main points", "condense", "abstract of")),
+    ("summary", ("summar", "tl;dr", "key points", "main points", "condense", "what happened")),
+    ("code", ("code", "python", "numpy", "function", "program", "implement", "script", "sql",
+              "rust", "regular expression", "kernel", "algorithm", "class `", "compile")),
     ("translation", ("translat", "into french", "into german", "into chinese", "into spanish")),
-    ("code", ("code", "python", "function", "program", "implement", "def ", "class ", "script",
-              "sql", "rust", "javascript", "c++", "regex", "algorithm")),
     ("maths", ("math", "prove", "proof", "theorem", "integral", "equation", "solve", "probab",
-               "derivative", "how many", "calculate", "compute", "sum of")),
+               "derive", "how many", "calculate", "how fast", "find the", "find all", "percent",
+               "generalise", "differentiat", "metres", " km", "step by step", "one person in")),
 )  # fmt: skip
+#: Characters in which the task stands; what follows is its material.
+_TASK_CHARS = 400
 
 _WORDS = (
     "the", "of", "a", "to", "and", "in", "that", "it", "is", "was", "for", "on", "with", "as",
@@ -30,8 +33,8 @@ CHARS_PER_TOKEN = 4
 
 
 def prompt_kind(prompt: str) -> str:
-    """Return the kind of a prompt, by its words; "chat" where none is known."""
-    text = prompt[:2000].lower()
+    """Return the kind of a prompt, by words in its first paragraph; "chat" where none is."""
+    text = prompt.partition("\n\n")[0][:_TASK_CHARS].lower()
     return next((kind for kind, marks in _MARKS if any(m in text for m in marks)), "chat")
 
 
@@ -84,7 +87,6 @@ class Job:
         verify_ct: Verify steps so far.
         histogram: Index i: steps in which i draft tokens were accepted.
         finish: "length", "stop" or "abort" at the end.
-        error: What broke it.
         news: Set at each change.
     """
 
@@ -110,7 +112,6 @@ class Job:
     verify_ct: int = 0
     histogram: list[int] = field(default_factory=list)
     finish: str | None = None
-    error: str | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def extend(self, count: int, now_s: float) -> int:

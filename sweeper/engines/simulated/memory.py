@@ -41,13 +41,13 @@ def plan_memory(cal: Calibration, resolved: Resolved) -> MemoryPlan:
     """Return where the memory goes with these flags.
 
     SGLang gives weights and KV pool together the share `--mem-fraction-static`, and captures
-    its graphs in the rest.
+    its graphs in the rest. The weights a GPU are the calibration's whatever `--tp-size` says, so
+    that a small demonstration with the large model's speeds can start.
     """
     flags = resolved.flags
     has_draft = resolved.speculating and flags["speculative_algorithm"] != "NGRAM"
-    scale = cal.tp / flags["tp_size"]
-    weight_gb = cal.weight_gb * scale
-    draft_gb = cal.draft_weight_gb * scale if has_draft else 0.0
+    weight_gb = cal.weight_gb
+    draft_gb = cal.draft_weight_gb if has_draft else 0.0
     free_gb = cal.gpu_gb - 0.8
     kv_gb = free_gb * flags["mem_fraction_static"] - weight_gb - draft_gb
     tokens = int(kv_gb * 2**20 / cal.kv_token_kb)

@@ -190,6 +190,8 @@ class Server:
         }
         if scheduler.counters.accept_length is not None:
             state["avg_spec_accept_length"] = scheduler.counters.accept_length
+        one_gpu = self.setting.draft_on_one_gpu
+        draft_tp = {"draft_tp_size": 1 if one_gpu else flags["tp_size"]}
         return {
             **flags,
             "status": "ready",
@@ -201,6 +203,8 @@ class Server:
             "launch_command": self.launch_command,
             "startup_time": self.startup,
             "frontend": "fastapi",
+            # What Sweeper's draft-TP plugin reports of a real server.
+            **(draft_tp if self.setting.draft is not None else {}),
             "simulated": True,
             "time_scale": self.clock.scale,
             "calibration": self.settings.calibration.name,

@@ -90,8 +90,6 @@ async def stream(
         else:
             for closing in tail():
                 await response.write(closing)
-        if job.error is not None:
-            return _cut_off(server, request, job, response)
         await response.write(b"data: [DONE]\n\n")
         if "slow_close" in server.faults:
             await asyncio.sleep(server.clock.real_s(server.faults.argument("slow_close", 5.0)))
@@ -108,8 +106,6 @@ async def _news(server: Server, job: Job) -> AsyncIterator[None]:
     while True:
         await job.news.wait()
         job.news.clear()
-        if job.error is not None:
-            return
         every = int(server.flags["stream_interval"])
         if job.finish is not None or (job.produced - sent >= every or sent == 0 < job.produced):
             sent = job.produced
@@ -132,10 +128,6 @@ async def finished(server: Server, job: Job) -> None:
     server.scheduler.submit(job)
     async for _ in _news(server, job):
         pass
-    if job.error is not None:
-        raise web.HTTPInternalServerError(
-            text=json.dumps({"error": _error(job.error, 500)}), content_type="application/json"
-        )
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:

@@ -24,6 +24,7 @@
       layout.font = { size: 11 };
       layout.legend = Object.assign({}, layout.legend, { font: { size: 10 } });
       layout.dragmode = false; // one finger scrolls the page
+      layout.modebar = { remove: ["toImage", "zoom", "pan", "zoomIn", "zoomOut", "resetScale"] };
       for (const note of layout.annotations || []) {
         if (note.name === "simulated") note.font.size = 34;
       }
