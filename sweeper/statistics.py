@@ -3,7 +3,6 @@
     requests --summarize--> Measurement
     requests of two launches --paired_ratio--> Interval of their speed ratio   intervals.py
     baselines over the night --drift--> Drift                                  intervals.py
-    answers --degenerate, answers_agree--> whether they can be trusted         answers.py
 
 All stamps are engine time in nanoseconds. What cannot be computed is None. Each name is defined
 once more for readers in `docs/numbers.md`.
@@ -17,7 +16,6 @@ from statistics import median
 
 import numpy as np
 
-from sweeper.answers import Agreement, answers_agree, degenerate
 from sweeper.intervals import (
     LEVEL,
     Drift,
@@ -32,11 +30,8 @@ from sweeper.records import Measurement, RequestTiming, Workload
 
 __all__ = [
     "LEVEL",
-    "Agreement",
     "Drift",
     "Interval",
-    "answers_agree",
-    "degenerate",
     "drift",
     "paired_ratio",
     "percentile",

@@ -221,7 +221,9 @@ class _Run:
                     gpus=trial.launch.gpus,
                     clock=self.clock,
                     limits=self.assignment.limits,
-                    salt=f"{trial.study}/{trial.number}/{self.started_at}",
+                    # The server is fresh and each pass is flushed, so all trials may see the same prompts:
+                    # that pairs them, and lets greedy answers be compared.
+                    salt=trial.study,
                     api_key=_api_key(trial),
                     on_progress=self._progress,
                     check=lambda: self._check(server),

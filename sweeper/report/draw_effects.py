@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from sweeper.report.effects import HeatInfo, HeatMap, ImportanceInfo, MarginalInfo, PairedInfo
 from sweeper.report.provenance import CompareInfo
-from sweeper.report.settings import axis_title, unit
+from sweeper.report.settings import unit
 from sweeper.report.text import HOVER_LIMIT, hover, label, number, percent, setting_lines
 from sweeper.report.theme import (
     BASELINE,
@@ -13,6 +13,7 @@ from sweeper.report.theme import (
     ORANGE,
     SCALE,
     SKY,
+    axis_label,
     marker,
     new_figure,
     nothing,
@@ -25,7 +26,7 @@ from sweeper.report.trouble import FailureInfo
 def draw_heat(info: HeatInfo, index: int) -> go.Figure:
     """Draw the best value by steps and draft tokens for the draft at `index`."""
     found = info.maps[index]
-    title = axis_title(info.objective)
+    title = axis_label(info.objective)
     figure = new_figure(
         f"{title} by steps and draft tokens, draft {label(found.draft)}",
         x="draft tokens",
@@ -113,7 +114,7 @@ def draw_paired(info: PairedInfo) -> go.Figure:
 
 def draw_marginal(info: MarginalInfo) -> go.Figure:
     """Draw the objective of every setting by the values of one parameter, with medians."""
-    title = axis_title(info.objective)
+    title = axis_label(info.objective)
     figure = new_figure(f"{title} by {label(info.parameter)}", y=title, height=290)
     if not info.choices:
         return nothing(figure, "nothing was measured yet")
@@ -197,7 +198,7 @@ def _whole(top: int) -> int | None:
 
 def draw_compare(info: CompareInfo) -> go.Figure:
     """Draw the settings of two runs against each other; above the line the second is better."""
-    title = axis_title(info.objective)
+    title = axis_label(info.objective)
     before, after = (label(n) for n in info.names)
     figure = new_figure(
         "The same settings in both runs",

@@ -6,7 +6,6 @@ import plotly.graph_objects as go
 
 from sweeper.records import TrialState
 from sweeper.report.progress import Band, DriftInfo, HoursInfo, Launched, ProgressInfo
-from sweeper.report.settings import axis_title
 from sweeper.report.text import hover, label, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
@@ -16,6 +15,7 @@ from sweeper.report.theme import (
     ORANGE,
     PURPLE,
     VERMILLION,
+    axis_label,
     marker,
     new_figure,
     nothing,
@@ -27,7 +27,7 @@ from sweeper.report.theme import (
 def draw_progress(info: ProgressInfo, *, by: str = "launch") -> go.Figure:
     """Draw the objective by "launch" or by "gpu_hours", with best so far and the baseline."""
     hours = by == "gpu_hours"
-    title = axis_title(info.objective)
+    title = axis_label(info.objective)
     figure = new_figure(
         f"{title} by {'GPU-hour' if hours else 'launch'}",
         x="GPU-hours" if hours else "launch",
@@ -152,7 +152,7 @@ def _level(figure: go.Figure, y: float, text: str, colour: str, dash: str) -> No
 
 def draw_drift(info: DriftInfo) -> go.Figure:
     """Draw the baseline's values over the sweep, with the trend where it could be found."""
-    title = axis_title(info.objective)
+    title = axis_label(info.objective)
     figure = new_figure(f"baseline over the sweep, {title}", x="engine hours", y=title, height=320)
     if not info.values:
         return nothing(figure, "the baseline was not measured")

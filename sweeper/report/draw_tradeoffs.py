@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from sweeper.report.settings import axis_title, unit
+from sweeper.report.settings import unit
 from sweeper.report.text import hover, label, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
@@ -12,6 +12,7 @@ from sweeper.report.theme import (
     PURPLE,
     SKY,
     VERMILLION,
+    axis_label,
     marker,
     new_figure,
     nothing,
@@ -23,7 +24,7 @@ from sweeper.report.tradeoffs import AcceptInfo, Candidate, ParetoInfo, WhatIfIn
 
 def draw_pareto(info: ParetoInfo) -> go.Figure:
     """Draw settings in the plane of two objectives: front, knee, dominated ones, limits."""
-    x, y = axis_title(info.x), axis_title(info.y)
+    x, y = axis_label(info.x), axis_label(info.y)
     figure = new_figure(f"{y} against {x}", x=x, y=y, height=460)
     if not info.candidates:
         return nothing(figure, "no setting has both numbers yet")

@@ -5,6 +5,7 @@ if a text were to slip through escaping. Figures lie in the page as JSON, which 
 """
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -233,6 +234,7 @@ def _json(value: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+@functools.cache
 def _hash(script: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"'sha256-{digest}'"

@@ -10,6 +10,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from sweeper.objective import Objective
+from sweeper.report.settings import axis_title
+from sweeper.report.text import label
+
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 SKY, VERMILLION, PURPLE, GREY = "#56B4E9", "#D55E00", "#CC79A7", "#8A8F98"
 #: Colours and shapes of series by index; orange squares are the baseline, everywhere.
@@ -74,7 +78,7 @@ DARK = _template("#e6e8eb", "#171b21", "#2c323b", "#9aa3ad")
 
 
 def new_figure(title: str, *, x: str = "", y: str = "", height: int = 400) -> go.Figure:
-    """Return an empty figure with titles; all three are plain text written by us."""
+    """Return an empty figure with titles, all three escaped already."""
     figure = go.Figure()
     figure.update_layout(
         template=LIGHT,
@@ -97,6 +101,11 @@ def legend_below(figure: go.Figure, names: Sequence[str]) -> None:
         margin={"b": 58 + room},
         legend={"orientation": "v", "yref": "container", "y": 0, "yanchor": "bottom"},
     )
+
+
+def axis_label(objective: Objective) -> str:
+    """Return an objective's axis title, escaped; workloads are named by users."""
+    return label(axis_title(objective), 80)
 
 
 def stamp(figure: go.Figure, *, simulated: bool) -> go.Figure:

@@ -191,9 +191,14 @@ class ServerThatWaitsForAll(PlainServer):
 
     all_streams = 1
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_here = asyncio.Event()
+
     async def answer(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
-        while self.most_streams < self.all_streams:
-            await asyncio.sleep(0.05)
+        if self.most_streams >= self.all_streams:
+            self.all_here.set()
+        await self.all_here.wait()
         async for piece in super().answer(path, body):
             yield piece
 

@@ -108,7 +108,13 @@ def launch(
 ) -> Iterator[Launched]:
     """Start a server in a process group of its own, and end the group."""
     port = port or free_port()
-    words = [sys.executable, "-m", "sweeper.engines.simulated", "--model-path", "/models/Kimi-K2.5"]
+    words = [
+        sys.executable,
+        "-m",
+        "sweeper.engines.simulated",
+        "--model-path",
+        "/models/Kimi-K2.5",
+    ]
     words += ["--port", str(port), "--tp-size", "8", *flags]
     path = folder / f"server-{port}-{time.monotonic_ns()}.log"
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SWEEPER_", "NCCL_"))}

@@ -114,7 +114,10 @@ def test_the_small_model_s_speeds_are_met_within_five_percent(
 
 
 def _space() -> Iterator[Setting]:
-    ncclses = [Nccl(), *(Nccl(algo=a, proto=p) for a in ("RING", "TREE") for p in ("LL", "SIMPLE"))]
+    ncclses = [
+        Nccl(),
+        *(Nccl(algo=a, proto=p) for a in ("RING", "TREE") for p in ("LL", "SIMPLE")),
+    ]
     shapes = [(s, 1, s + 1) for s in range(1, 6)] + [
         (s, k, d)
         for s in range(1, 6)

@@ -21,6 +21,8 @@ from sweeper.engines.simulated.resolve import Rejected, Resolved, resolve
 from sweeper.engines.simulated.settings import Settings, read_settings
 from sweeper.engines.simulated.startup import IMPORT_S
 
+_NOT_THE_SETTING = frozenset({"host", "port", "nccl_port", "api_key", "admin_api_key"})
+
 
 def main(argv: Sequence[str]) -> int:
     """Run a server until it is ended and return its exit status; most ends do not return."""
@@ -77,10 +79,7 @@ def _serve(
     from sweeper.engines.simulated.serve import build_server, serve
 
     command = shlex.join(["python", "-m", "sglang.launch_server", *argv])
-    environment = sorted(
-        f"{k}={v}" for k, v in os.environ.items() if k.startswith(("NCCL_", "SWEEPER_DRAFT_"))
-    )
-    identity = " ".join([settings.trial, *argv, *environment])
+    identity = _identity(settings, resolved)
     server = build_server(
         settings=settings,
         resolved=resolved,
@@ -95,6 +94,15 @@ def _serve(
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(server, children))
+
+
+def _identity(settings: Settings, resolved: Resolved) -> str:
+    """Return what sets this launch's noise apart: trial and setting, not ports or keys."""
+    flags = [item for item in sorted(resolved.flags.items()) if item[0] not in _NOT_THE_SETTING]
+    environment = sorted(
+        (k, v) for k, v in os.environ.items() if k.startswith(("NCCL_", "SWEEPER_DRAFT_"))
+    )
+    return f"{settings.trial} {flags} {environment}"
 
 
 if __name__ == "__main__":

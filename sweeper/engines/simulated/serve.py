@@ -30,6 +30,8 @@ _MAX_RUNNING = 4096
 _SLOW_AFTER_JIT_S = 60.0
 #: Tokens that a request has before a fault at it strikes.
 _TOKENS_BEFORE_FAULT = 20
+#: Real seconds between two looks at the children.
+_CHILD_POLL_S = 0.1
 _DEADLY = ("oom_serving", "crash_kernel", "killed", "nccl_timeout", "watchdog", "hang_serving")
 
 
@@ -95,8 +97,7 @@ def build_server(
 async def serve(server: Server, children: dict[int, str]) -> int:
     """Run a server to its end and return its exit status."""
     tree = Tree(server.clock, server.log, children)
-    if children:
-        _watch_children(server, tree)
+    watching = asyncio.create_task(_watch_children(server, tree))
     runner = web.AppRunner(build_app(server), access_log=None, shutdown_timeout=0.0)
     await runner.setup()
     lies = "health_lies" in server.faults
@@ -118,7 +119,7 @@ async def serve(server: Server, children: dict[int, str]) -> int:
     await _warm_up(server)
     server.status = "up"
     server.log.line("The server is fired up and ready to roll!")
-    await running
+    await asyncio.gather(running, watching)
     return 0
 
 
@@ -185,30 +186,28 @@ async def _warm_up(server: Server) -> None:
     server.log.access("127.0.0.1:0", "POST", "/generate", 200, "OK")
 
 
-def _watch_children(server: Server, tree: Tree) -> None:
-    """Die with a child that dies."""
-    tasks: set[asyncio.Task[None]] = set()
+async def _watch_children(server: Server, tree: Tree) -> None:
+    """Die with a child that dies.
 
-    def on_child() -> None:
+    By looking, because uvloop keeps SIGCHLD for itself.
+    """
+    while tree.children:
+        await asyncio.sleep(_CHILD_POLL_S)
         for pid, name in list(tree.children.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
+            done, status = os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
             if not done:
                 continue
             del tree.children[pid]
             code = os.waitstatus_to_exitcode(status)
-            if server.loaded.is_set():
-                if code:  # a child that exits with 0 goes unnoticed
-                    tasks.add(asyncio.create_task(tree.child_died(server, name, pid, code)))
-                continue
-            rank = name.rpartition("_")[2]
-            server.log.line(
-                f"RuntimeError: Rank {rank} scheduler died during initialization (exit code: "
-                f"{code}). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. Run "
-                "'dmesg -T | grep -i oom' to check."
-            )
-            tree.leave(1)
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, on_child)
+            if not server.loaded.is_set():
+                server.log.line(
+                    f"RuntimeError: Rank {name.rpartition('_')[2]} scheduler died during "
+                    f"initialization (exit code: {code}). If exit code is -9 (SIGKILL), a common "
+                    "cause is the OS OOM killer. Run 'dmesg -T | grep -i oom' to check."
+                )
+                tree.leave(1)
+            if code:  # a child that exits with 0 goes unnoticed
+                await tree.child_died(server, name, pid, code)
 
 
 async def _fate(server: Server, tree: Tree, job: Job) -> None:
@@ -249,7 +248,7 @@ async def _die(server: Server, tree: Tree, name: str) -> None:
             code = -signal.SIGABRT
         if victim is not None:
             os.kill(victim, -code)
-            await asyncio.Event().wait()  # the parent learns of it by SIGCHLD
+            await asyncio.Event().wait()  # the watch finds it
         await tree.child_died(server, "scheduler_0", os.getpid(), int(code))
     deaths = tracebacks.deaths(server.settings.calibration, server.flags["mem_fraction_static"])
     await tree.die_serving(server, deaths[name])

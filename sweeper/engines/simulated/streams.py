@@ -103,15 +103,16 @@ async def stream(
 async def _news(server: Server, job: Job) -> AsyncIterator[None]:
     """Yield at each change that adds tokens or ends the job; coalesced while not asked."""
     sent = 0
-    while True:
+    ended = False
+    every = int(server.flags["stream_interval"])
+    while not ended:
         await job.news.wait()
         job.news.clear()
-        every = int(server.flags["stream_interval"])
-        if job.finish is not None or (job.produced - sent >= every or sent == 0 < job.produced):
+        # Taken before the yield: whoever asks may take long, and the end must be told once more.
+        ended = job.finish is not None
+        if ended or job.produced - sent >= every or sent == 0 < job.produced:
             sent = job.produced
             yield
-        if job.finish is not None:
-            return
 
 
 def _cut_off(

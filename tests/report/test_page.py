@@ -1,0 +1,182 @@
+"""The page as HTML: whole, self-contained, harmless, whatever the run holds."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+from sweeper.report.page import PLOTLY_FILE, render
+from sweeper.report.run import Run
+from sweeper.report.sections import sections
+from sweeper.report.theme import STAMP
+from tests.report import build
+from tests.report.runs import HOSTILE, RUNS, run_of
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Reads a page and keeps what tests ask for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            attrs, before = self.scripts.pop()
+            self.scripts.append((attrs, before + data))
+        else:
+            self.text += data
+
+    def values(self, attribute: str) -> list[str]:
+        return [str(attrs[attribute]) for _, attrs in self.tags if attribute in attrs]
+
+
+@pytest.fixture(params=sorted(RUNS))
+def run(request: pytest.FixtureRequest) -> Run:
+    return RUNS[request.param]()
+
+
+def test_a_page_of_any_run_is_whole_and_asks_no_network(run: Run) -> None:
+    page = Page(render([run], plotly="directory"))
+    assert page.values("src") == [PLOTLY_FILE]
+    assert all(href.startswith("#") for href in page.values("href"))
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {href[1:] for href in page.values("href")} <= set(ids)
+    assert page.tags.count(("main", {"id": "main"})) == 1
+    assert [tag for tag, _ in page.tags].count("h1") == 1
+    for reference in ("aria-labelledby", "aria-describedby", "data-for"):
+        assert set(page.values(reference)) <= set(ids)
+
+
+@pytest.mark.parametrize("name", ["empty", "hostile"])
+def test_only_our_two_scripts_may_run(name: str) -> None:
+    page = Page(render([RUNS[name]()]))
+    assert page.values("src") == []
+    policy = next(str(a["content"]) for t, a in page.tags if t == "meta" and "http-equiv" in a)
+    ours = [body for attrs, body in page.scripts if "type" not in attrs]
+    assert len(ours) == 2
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in ours]
+    scripts = re.search(r"script-src ([^;]*);", policy)
+    assert scripts is not None
+    assert scripts.group(1).split() == [f"'sha256-{h}'" for h in hashes]
+    assert "default-src 'none'" in policy
+    handlers = [a for _, attrs in page.tags for a in attrs if a.startswith("on")]
+    assert handlers == []
+
+
+def test_every_figure_of_simulated_rows_says_so_in_itself(run: Run) -> None:
+    for section in sections(run):
+        for chart in (*section.charts, *section.small):
+            drawn = json.loads(chart.figure.to_json())
+            if not drawn["data"]:
+                continue
+            notes = [n["text"] for n in drawn["layout"].get("annotations", ())]
+            assert (STAMP in notes) == run.simulated, chart.id
+
+
+def test_figures_hold_no_tag_but_line_breaks(run: Run) -> None:
+    for section in sections(run):
+        for chart in (*section.charts, *section.small):
+            drawn = json.loads(chart.figure.to_json())
+            drawn["layout"].pop("template")
+            for text in _texts(drawn):
+                bare = text.replace("<br>", "")
+                assert "<" not in bare, chart.id
+                assert "\u202e" not in bare
+                assert len(text) < 600
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def test_hostile_texts_are_shown_as_text() -> None:
+    page = Page(render([RUNS["hostile"]()], plotly="directory"))
+    assert "document.title='broken'" in page.text
+    assert not [tag for tag, _ in page.tags if tag in ("img", "i", "b") and tag != "b"]
+    assert "\u202e" not in page.text
+    assert "<U+202E>" in page.text
+    assert HOSTILE[5] in page.text
+
+
+def test_the_copied_command_is_the_one_shown() -> None:
+    run = RUNS["a_night"]()
+    page = Page(render([run], plotly="directory"))
+    (copied,) = page.values("data-copy")
+    assert copied == run.verdict.command
+    assert copied in page.text
+
+
+def test_a_command_with_invisible_characters_says_so_and_copies_the_real_one() -> None:
+    run = RUNS["hostile"]()
+    text = render([run], plotly="directory")
+    (copied,) = Page(text).values("data-copy")
+    assert copied == run.verdict.command
+    assert ("invisible characters" in text) == any(ord(c) < 32 and c != "\n" for c in copied)
+
+
+def test_the_first_screen_says_whether_the_baseline_is_beaten() -> None:
+    run = RUNS["a_night"]()
+    text = render([run], plotly="directory")
+    head = text[text.index("<header") : text.index("</header>")]
+    assert html.escape(run.verdict.sentence) in head
+    assert "measured baseline" in head
+    assert "reference line" in head
+    assert "SIMULATED" in head
+
+
+def test_a_real_run_is_not_called_simulated() -> None:
+    assert STAMP not in render([RUNS["real"]()], plotly="directory")
+
+
+def test_the_page_beside_a_shared_script_is_small() -> None:
+    text = render([RUNS["a_night"]()], plotly="directory")
+    assert len(text) < 400_000
+    assert Page(text).values("src") == [PLOTLY_FILE]
+
+
+def test_several_runs_stand_side_by_side_with_what_changed() -> None:
+    study = build.study()
+    other = run_of(study, build.night(study, 16, seed=5), name="after <upgrade>")
+    page = Page(render([RUNS["a_night"](), other, RUNS["empty"]()], plotly="directory"))
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {"c0-compare", "c1-compare", "r0-progress", "r1-progress", "r2-progress"} <= set(ids)
+    assert "after <upgrade>" in page.text
+
+
+def test_a_thousand_trials_still_fit_into_one_page() -> None:
+    study = build.study()
+    run = run_of(study, build.night(study, 1000))
+    assert len(render([run]).encode()) < 6_000_000
