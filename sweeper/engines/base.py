@@ -34,13 +34,14 @@ class Ending:
     Attributes:
         exit_code: As subprocess gives it (-9 for SIGKILL); None while it lives.
         killed_by_us: Whether the owner killed it (a limit was passed, or it was told to stop).
-        held_by: Memory that other processes hold on the server's GPUs: lines for a person.
+        held_by: Memory that other processes hold on the server's GPUs, lines for a person; empty
+            if it is known that nobody holds any, None if that is not known.
         foreign_on_port: Whether something that is not this server answered on its port.
     """
 
     exit_code: int | None
     killed_by_us: bool = False
-    held_by: tuple[str, ...] = ()
+    held_by: tuple[str, ...] | None = None
     foreign_on_port: bool = False
 
 

@@ -7,7 +7,7 @@ between them may lack a flag that both ends share, but that is for the server to
 import difflib
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -63,12 +63,14 @@ def _negations() -> frozenset[str]:
     return frozenset(spec["negation"] for spec in all_flags().values() if spec.get("negation"))
 
 
+@cache
 def full_name(name: str) -> str:
     """Return a flag's name without dashes in front, with dashes inside and aliases resolved."""
     plain = name.lstrip("-").replace("_", "-")
     return _aliases().get(plain, plain)
 
 
+@cache
 def is_known(name: str) -> bool:
     """Tell whether any supported version knows the flag, by its full name or an alias."""
     return full_name(name) in all_flags() or full_name(name) in _negations()
@@ -85,6 +87,8 @@ def nearest(name: str) -> str | None:
     return full_name(close[0]) if close else None
 
 
+# `typed` keeps 1 and True, which are equal, apart.
+@lru_cache(maxsize=4096, typed=True)
 def typed(name: str, value: FlagValue) -> FlagValue:
     """Return a value in the type that the flag's parser gives it.
 
@@ -106,6 +110,7 @@ def typed(name: str, value: FlagValue) -> FlagValue:
     return _as_type(spec["type"], value)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def is_default(name: str, value: FlagValue) -> bool:
     """Tell whether the value is what every supported version takes without the flag.
 

@@ -24,6 +24,7 @@ from sweeper.engines.sglang_signs import (
     exception_type,
     held_by_others,
     may_fail,
+    never_fits,
     read_sign,
 )
 from sweeper.engines.sglang_stages import StageTracker, is_past, read_timings
@@ -67,6 +68,8 @@ class _Explanation:
     kind: FailureClass
     stage: Stage
     line: str
+    #: The class, where `kind` is a guess that others held memory and they did not.
+    if_free: FailureClass | None = None
 
 
 class SGLangLogReader:
@@ -123,7 +126,8 @@ class SGLangLogReader:
     def failure(self, ending: Ending) -> Failure | None:
         """Return why the server ended, or None for a healthy end or a living server.
 
-        Memory failures count as the machine's where other processes held the GPU. A kill by
+        Memory failures count as the machine's where other processes held the GPU, and as the
+        setting's, whatever the log suggests, where the owner knows that nobody did. A kill by
         the owner before the server was ready is a start that took too long; one later is a
         healthy end, unless a rank had died before.
         """
@@ -138,6 +142,8 @@ class SGLangLogReader:
         kind, line = found.kind, found.line
         if kind in {FailureClass.OOM, FailureClass.KV_POOL_TOO_SMALL} and ending.held_by:
             kind, line = FailureClass.GPU_MEMORY_NOT_FREE, f"{ending.held_by[0]}; {line}"
+        elif kind is FailureClass.GPU_MEMORY_NOT_FREE and ending.held_by == ():
+            kind = found.if_free or kind
         return Failure(
             kind=kind,
             stage=found.stage,
@@ -270,14 +276,16 @@ class SGLangLogReader:
     def _propose(self, weight: int, kind: FailureClass, stage: Stage, line: str) -> None:
         if self.stage is Stage.SHUTDOWN or (self._best and self._best.weight <= weight):
             return
+        if_free: FailureClass | None = None
         if kind in {FailureClass.OOM, FailureClass.KV_POOL_TOO_SMALL}:
             # Before its own weights a server needs next to nothing.
             is_early = kind is FailureClass.OOM and stage is Stage.DIST_INIT
             if is_early or self._is_unbalanced or held_by_others(line, self._start.free_gb):
+                if_free = FailureClass.OOM if never_fits(line) else kind
                 kind = FailureClass.GPU_MEMORY_NOT_FREE
         if kind is FailureClass.NCCL_INIT and is_past(self.stage, Stage.READY):
             kind = FailureClass.NCCL_TIMEOUT
-        self._best = _Explanation(weight, kind, stage, line)
+        self._best = _Explanation(weight, kind, stage, line, if_free)
 
 
 def _two_ends(text: str) -> str:

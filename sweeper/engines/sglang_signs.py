@@ -308,5 +308,11 @@ def held_by_others(line: str, free_gb: Mapping[str, tuple[float, float]]) -> boo
     return bool(before) and min(before) < 0.8 * total_gb
 
 
+def never_fits(line: str) -> bool:
+    """Tell whether a memory failure's line asks for more than the whole GPU."""
+    viable = _VIABLE.search(line)
+    return viable is not None and float(viable[1].rstrip(".")) >= _NOTHING_VIABLE
+
+
 def _gib(match: re.Match[str]) -> float:
     return float(match[1]) / (1024 if match[2] == "MiB" else 1)

@@ -79,21 +79,36 @@ def make_run(
     simulated = any(is_simulated(r) for r in records)
     resolved = study.resolved(gpus_present=bool(records) and not simulated)
     found = list(problems)
-    try:
-        plan = make_plan(resolved)
-    except UserError as error:
-        plan = None
-        found.append(str(error))
+    plan = _plan(resolved)
+    if isinstance(plan, str):
+        found.append(plan)
     return Run(
         name=name,
         study=resolved,
         records=tuple(records),
         requests=requests,
         verdict=judge(records, resolved),
-        plan=plan,
+        plan=None if isinstance(plan, str) else plan,
         importances=_importances(records, resolved),
         problems=tuple(found),
     )
+
+
+#: (text, kind) -> the plan, or why there is none. A live sweep writes its page again and again,
+#: and listing a space of thousands of points takes a second.
+_PLANS: dict[tuple[str, str], Plan | str] = {}
+
+
+def _plan(study: Study) -> Plan | str:
+    key = (study.text, study.engine.kind)
+    if key not in _PLANS:
+        try:
+            found: Plan | str = make_plan(study)
+        except UserError as error:
+            found = str(error)
+        _PLANS.clear()
+        _PLANS[key] = found
+    return _PLANS[key]
 
 
 def _importances(records: Sequence[TrialRecord], study: Study) -> Mapping[str, float]:

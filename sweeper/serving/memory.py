@@ -10,6 +10,8 @@ _SLACK_MIB = 256
 #: A server is not started on GPUs of which more than this share is in use: no sensible
 #: --mem-fraction-static fits, and the failure would be blamed on the setting.
 _MOST_USED = 0.5
+#: Less than this is a monitor's context, and explains no failure.
+_HELD_MIB = 1024
 _PAUSE_S = 0.05
 
 
@@ -41,12 +43,32 @@ def wait_for_level(gpus: Gpus, before_mib: Mapping[int, int], *, real_s: float) 
     return _wait(gpus, tuple(before_mib), most, real_s=real_s, stopped=lambda: False)
 
 
-def held_by(gpus: Gpus, ids: tuple[int, ...]) -> tuple[str, ...]:
-    """Return who is seen to hold memory on these GPUs now, a line for each."""
+def held_by(
+    gpus: Gpus, ids: tuple[int, ...], before_mib: Mapping[int, int]
+) -> tuple[str, ...] | None:
+    """Return who holds memory on these GPUs now, when the server that failed is gone.
+
+    Args:
+        gpus: The GPUs of the node.
+        ids: The server's.
+        before_mib: The memory that was in use before the server was started.
+
+    Returns:
+        A line for each holder; empty if nobody holds any and nobody did before the start; None
+        if that cannot be known.
+    """
     try:
-        return tuple(str(holder) for holder in gpus.holders(ids))
+        known = {device.index for device in gpus.devices()}
+        if not ids or not known.issuperset(ids):
+            return None
+        used = gpus.memory_used_mib(ids)
+        held = {index: _HELD_MIB for index in ids if used[index] > _HELD_MIB}
+        if held:
+            return _who(gpus, used, held)
     except OSError:
-        return ()
+        return None
+    was_free = all(before_mib.get(index, _HELD_MIB + 1) <= _HELD_MIB for index in ids)
+    return () if was_free else None
 
 
 def levels_mib(gpus: Gpus, ids: tuple[int, ...]) -> dict[int, int]:

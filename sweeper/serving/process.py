@@ -188,7 +188,7 @@ class ServerProcess:
             Ending(
                 exit_code=code,
                 killed_by_us=self._killed_by_us,
-                held_by=memory.held_by(self._gpus, self._gpu_ids),
+                held_by=memory.held_by(self._gpus, self._gpu_ids, self._before_mib),
                 foreign_on_port=self._foreign,
             )
         )
@@ -200,8 +200,12 @@ class ServerProcess:
         if self._foreign:
             line = f"something else answers on port {self.block.port}"
             return Failure(kind=FailureClass.FOREIGN_SERVER, stage=reached, line=line)
-        line = f"ended by itself with code {code}; the log's last line: {self.last_line or 'none'}"
-        return Failure(kind=FailureClass.UNKNOWN, stage=reached, line=line, exit_code=code)
+        # The reader knows of no failure: an end in good order that nobody here asked for.
+        orderly = self.stage is Stage.SHUTDOWN or code == 0
+        kind = FailureClass.KILLED if orderly else FailureClass.UNKNOWN
+        how = "was ended from outside" if orderly else "ended by itself"
+        line = f"{how}, with code {code}; the log's last line: {self.last_line or 'none'}"
+        return Failure(kind=kind, stage=reached, line=line, exit_code=code)
 
 
 def machine_failure(line: str, kind: FailureClass = FailureClass.UNKNOWN) -> Failure:

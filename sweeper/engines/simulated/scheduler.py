@@ -149,7 +149,9 @@ class Scheduler:
             if self.idle:
                 self._wake.clear()
                 await self._wake.wait()
-                end_s = self.clock.now_s()
+                if not self.waiting:  # aborted meanwhile
+                    continue
+                end_s = max(end_s, self.waiting[0].arrived_s)
             if batch := self._admit():
                 end_s += self._prefill_s(batch)
                 await self._until(end_s, exact=True)
