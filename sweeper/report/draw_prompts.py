@@ -103,7 +103,7 @@ def draw_gain(info: GainInfo) -> go.Figure:
             x=[None],
             y=[None],
             mode="markers",
-            name=f"mean, 95 % interval {low:+.1f} to {high:+.1f} %",
+            name=f"over all, 95 % interval {low:+.1f} to {high:+.1f} %",
             marker={"symbol": "square", "color": ORANGE, "opacity": 0.4, "size": 12},
         )
     figure.update_yaxes(type="category")

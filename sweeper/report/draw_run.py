@@ -99,7 +99,15 @@ def draw_progress(info: ProgressInfo, *, by: str = "launch") -> go.Figure:
             yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
         )
     if not measured:
-        figure.update_yaxes(showticklabels=False, selector=0)
+        # An axis that lies over another needs something on that other one.
+        figure.add_scatter(
+            x=xs(failed),
+            y=[info.reference or 0] * len(failed),
+            opacity=0,
+            showlegend=False,
+            hoverinfo="skip",
+        )
+        figure.update_layout(yaxis={"showticklabels": info.reference is not None})
     elif not hours and len(info.points) <= 12:
         figure.update_xaxes(dtick=1)
     if span[0] == span[1]:

@@ -34,10 +34,20 @@ class Shown:
         drawn = json.loads(self.figure.to_json())
         bundle: dict[str, object] = {PLOTLY_MIME: {**drawn, "config": {"displaylogo": False}}}
         bundle["text/plain"] = f"<figure: {self.figure.layout.title.text}>"
-        if importlib.util.find_spec("kaleido") is not None:
-            picture = self.figure.to_image(format="png", width=900, scale=1)
-            bundle["image/png"] = base64.b64encode(picture).decode()
+        if (found := picture(self.figure)) is not None:
+            bundle["image/png"] = base64.b64encode(found).decode()
         return bundle
+
+
+def picture(figure: go.Figure) -> bytes | None:
+    """Return the figure as a PNG, or None where kaleido or its browser is missing or fails."""
+    if importlib.util.find_spec("kaleido") is None:
+        return None
+    try:
+        found: bytes = figure.to_image(format="png", width=900, scale=1)
+    except (RuntimeError, ValueError, OSError):
+        return None
+    return found
 
 
 class Text(str):

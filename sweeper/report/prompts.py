@@ -11,7 +11,7 @@ from sweeper.intervals import stream_speeds
 from sweeper.objective import Standing
 from sweeper.records import RequestTiming
 from sweeper.report.settings import is_simulated, setting_text
-from sweeper.statistics import Interval, paired_ratio
+from sweeper.statistics import Interval
 
 #: Returns all requests of one trial, by its number.
 RequestReader = Callable[[int], Sequence[RequestTiming]]
@@ -84,7 +84,7 @@ class GainInfo:
         workload: Where it was measured.
         prompts: (id, kind) of the prompts that both have, raw text.
         ratios: Setting by baseline, each the ratio of mean speeds.
-        overall: Geometric mean over prompts with its interval; None of fewer than two pairs.
+        overall: The verdict on both over all prompts, with its interval; None without one.
         simulated: Whether it is simulated.
     """
 
@@ -97,7 +97,11 @@ class GainInfo:
 
 
 def gain_info(
-    winner: Standing, baseline: Standing, workload: str, requests: RequestReader, seed: int
+    winner: Standing,
+    baseline: Standing,
+    workload: str,
+    requests: RequestReader,
+    overall: Interval | None = None,
 ) -> GainInfo:
     """Return the paired comparison by prompt; a prompt's speed is sum of tokens by sum of times."""
     sides = [list(_sent(s, workload, requests)) for s in (winner, baseline)]
@@ -109,7 +113,7 @@ def gain_info(
         workload=workload,
         prompts=tuple((p, kinds[p]) for p in common),
         ratios=tuple(speeds[0][p] / speeds[1][p] for p in common),
-        overall=paired_ratio(sides[0], sides[1], seed),
+        overall=overall,
         simulated=any(is_simulated(r) for s in (winner, baseline) for r in s.records),
     )
 

@@ -124,7 +124,7 @@ def _best(run: Run) -> Iterator[Chart]:
     if winner is not None and base is not None:
         yield _chart(
             "gain-by-prompt",
-            draw_gain(gain_info(winner, base, workload, run.requests, run.study.seed)),
+            draw_gain(gain_info(winner, base, workload, run.requests, run.verdict.ratio)),
             "The best setting by the baseline for the same prompt. If the shaded interval "
             "touches zero, the difference may be chance.",
         )
@@ -198,16 +198,15 @@ def _parameters(run: Run) -> Iterator[Chart]:
 
 
 def _marginals(run: Run) -> Iterator[Chart]:
-    names = [p.name for p in run.study.space.parameters if len(p.values) > 1]
-    for index, name in enumerate(names):
-        yield _chart(
-            f"marginal-{index}",
-            draw_marginal(marginal_info(run.study, run.records, name)),
-            "Every measured setting, whatever its other values were. A search does not try all "
-            "values equally often, so pairs of settings tell more."
-            if index == 0
-            else "",
-        )
+    note = (
+        "Every measured setting, whatever its other values were. A search does not try all "
+        "values equally often, so pairs of settings tell more."
+    )
+    for index, parameter in enumerate(run.study.space.parameters):
+        info = marginal_info(run.study, run.records, parameter.name)
+        if len(info.choices) > 1:
+            yield _chart(f"marginal-{index}", draw_marginal(info), note)
+            note = ""
 
 
 def _acceptance(run: Run) -> Iterator[Chart]:

@@ -7,6 +7,7 @@
     responsive: true,
     displaylogo: false,
     showTips: false,
+    typesetMath: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   const boxes = Array.from(document.querySelectorAll(".plot"));
