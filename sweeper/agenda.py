@@ -1,19 +1,22 @@
 """What to launch next; pure, and a function of what is stored and what is running.
 
     1. a machine's fault: the same setting again, at most twice
-    2. the baseline
+    2. the baseline, and again after every `baseline.every` launches
     3. the known settings, in their order
-    4. what the sampler asks for, while the budget lasts
+    4. what the sampler asks for, while the budget lasts but for its reserve
+    5. from the reserve: confirmations (`confirmation.py`), or the baseline a last time
 
-A setting that has finished is never launched again. The number of launches never exceeds the
-budget, whatever fails.
+But for 2 and 5 a setting that has finished is never launched again, nor one of a family that cannot work
+(`families.py`). The number of launches never exceeds the budget, whatever fails.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from sweeper.confirmation import confirmation_block, next_confirmation
 from sweeper.errors import Fault, StopSweep
+from sweeper.families import covered, ruled_out, rules
 from sweeper.plan import refusal
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
@@ -21,6 +24,9 @@ from sweeper.study import Study
 MAX_RETRIES = 2
 #: So many launches with the same installation fault end the sweep.
 MAX_INSTALLATION_FAULTS = 2
+
+#: How often the sampler is asked again where a plan is too large for its families to be listed.
+MOST_ASKS = 100
 
 #: Asks the sampler for a point whose launch key is in none of the given ones.
 Ask = Callable[[Collection[str]], Point | None]
@@ -35,12 +41,14 @@ class Ledger:
         records: Finished trials that belong to it.
         running: Trials in flight.
         next_number: The first number that is free.
+        settings: The plan's: launch key -> (point, launch).
     """
 
     study: Study
     records: Sequence[TrialRecord]
     running: Sequence[Trial]
     next_number: int
+    settings: Mapping[str, tuple[Point, Launch]] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -61,6 +69,32 @@ class Ledger:
         if budget.hours is not None and self.hours >= budget.hours:
             return f"the {budget.hours:g} hours of the budget are used"
         return None
+
+    @property
+    def reserve(self) -> int:
+        """Launches that the search leaves alone: confirmations, or the last baseline."""
+        study = self.study
+        return study.budget.confirm or int(study.baseline.every is not None)
+
+    def may_search(self) -> bool:
+        """Tell whether the budget still allows a launch that is not from the reserve."""
+        budget, launches = self.study.budget, self.launches
+        finished, running = confirmation_block(self.records, self.running)
+        if 0 < len(finished) + len(running) < budget.confirm:
+            return False
+        if launches and launches >= budget.launches - self.reserve:
+            return False
+        done = launches - len(self.running)
+        if budget.hours is None or not done:
+            return True
+        return self.hours + self.reserve * self.hours / done < budget.hours
+
+    def since_baseline(self) -> int:
+        """Return the launches after the baseline's last one."""
+        base = self.study.baseline_launch().key
+        started = [r.trial for r in self.records if r.launched] + list(self.running)
+        last = max((t.number for t in started if t.launch.key == base), default=-1)
+        return sum(t.number > last for t in started)
 
     def settled_keys(self) -> set[str]:
         """Return the settings that need no launch: finished, or failed too often, or running."""
@@ -86,34 +120,72 @@ def next_trial(ledger: Ledger, ask: Ask) -> Trial | None:
     _stop_on_broken_installation(ledger.records)
     if ledger.spent() is not None:
         return None
+    if ledger.may_search():
+        trial = _search(ledger, ask)
+        if trial is not None:
+            return trial
+    return _from_reserve(ledger)
+
+
+def _search(ledger: Ledger, ask: Ask) -> Trial | None:
     study, settled = ledger.study, ledger.settled_keys()
+    learned = rules(ledger.records, study)
     for record in ledger.records:
         if record.state is TrialState.FAILED and record.trial.launch.key not in settled:
             old = record.trial
-            return _trial(ledger, old.purpose, old.point, old.launch)
+            if covered(old.point, old.launch, learned) is None:
+                return _trial(ledger, old.purpose, old.point, old.launch)
     base = study.baseline_launch()
-    if base.key not in settled:
+    every = study.baseline.every
+    if base.key not in settled or (every is not None and ledger.since_baseline() >= every):
         return _trial(ledger, Purpose.BASELINE, {}, base)
     for point in study.known:
         launch = study.launch(point)
-        if launch.key not in settled and refusal(study, point) is None:
+        if (
+            launch.key not in settled
+            and refusal(study, point) is None
+            and covered(point, launch, learned) is None
+        ):
             return _trial(ledger, Purpose.KNOWN, point, launch)
-    asked = ask(settled)
-    if asked is None:
+    taken = settled | ruled_out(ledger.settings, learned)
+    for _ in range(MOST_ASKS):
+        asked = ask(taken)
+        if asked is None:
+            return None
+        launch = study.launch(asked)
+        if covered(asked, launch, learned) is None:
+            return _trial(ledger, Purpose.SEARCH, asked, launch)
+        taken.add(launch.key)
+    return None
+
+
+def _from_reserve(ledger: Ledger) -> Trial | None:
+    """Return a launch that needs the search's results, once all of them are there."""
+    study = ledger.study
+    if any(t.purpose is not Purpose.CONFIRM for t in ledger.running):
         return None
-    return _trial(ledger, Purpose.SEARCH, asked, study.launch(asked))
+    if study.budget.confirm:
+        chosen = next_confirmation(study, ledger.records, ledger.running)
+        return _trial(ledger, Purpose.CONFIRM, *chosen) if chosen else None
+    if study.baseline.every is not None and ledger.since_baseline():
+        return _trial(ledger, Purpose.BASELINE, {}, study.baseline_launch())
+    return None
 
 
 def _trial(ledger: Ledger, purpose: Purpose, point: Point, launch: Launch) -> Trial:
-    earlier = [r.trial.number for r in ledger.records if r.trial.launch.key == launch.key]
+    faults = [
+        r.trial.number
+        for r in ledger.records
+        if r.trial.launch.key == launch.key and r.state is TrialState.FAILED
+    ]
     return Trial(
         study=ledger.study.name,
         number=ledger.next_number,
         purpose=purpose,
         point=point,
         launch=launch,
-        attempt=len(earlier),
-        retry_of=earlier[0] if earlier else None,
+        attempt=len(faults),
+        retry_of=faults[0] if faults else None,
         context=ledger.study.context,
     )
 
@@ -146,7 +218,7 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
             left["the installation was broken then; they are tried again"] += 1
         elif trial.context != study.context:
             left["other workloads or another simulation"] += 1
-        elif trial.purpose is Purpose.BASELINE:
+        elif trial.purpose is Purpose.BASELINE or not trial.point:
             if trial.launch.key == base:
                 kept.append(record)
             else:

@@ -1,6 +1,7 @@
 """Whether the answers of a launch can be trusted: broken text, and agreement of two launches."""
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,14 +53,31 @@ def degenerate(text: str) -> str | None:
     return f"the answer compresses {ratio:.0f}-fold" if ratio > 12 else None
 
 
+def by_prompt(requests: Sequence[RequestTiming]) -> dict[tuple[str, str, int, int], RequestTiming]:
+    """Return requests by workload, prompt, repeat and place among those of the same prompt.
+
+    A pass of many streams sends a prompt several times, each behind a prefix of its own.
+    """
+    seen: Counter[tuple[str, str, int]] = Counter()
+    found = {}
+    for request in sorted(requests, key=lambda r: (r.repeat, r.sent_ns)):
+        key = (request.workload, request.prompt_id, request.repeat)
+        found[*key, seen[key]] = request
+        seen[key] += 1
+    return found
+
+
 def answers_agree(a: Sequence[RequestTiming], b: Sequence[RequestTiming]) -> Agreement | None:
-    """Compare the good answers of two launches, paired by prompt and repeat; None of no pair.
+    """Compare the good answers of two launches, paired as `by_prompt` says; None of no pair.
 
     Only greedy answers to equal prompts can agree: salt both launches alike.
     """
-    theirs = {(r.prompt_id, r.repeat): r.text for r in b if r.error is None}
-    keyed = {(r.prompt_id, r.repeat): r.text for r in a if r.error is None}
-    pairs = [(key[0], text, theirs[key]) for key, text in keyed.items() if key in theirs]
+    theirs = by_prompt(b)
+    pairs = [
+        (mine.prompt_id, mine.text, theirs[key].text)
+        for key, mine in by_prompt(a).items()
+        if key in theirs and mine.error is None and theirs[key].error is None
+    ]
     if not pairs:
         return None
     differences = [(_first_difference(x, y), prompt) for prompt, x, y in pairs if x != y]

@@ -125,12 +125,12 @@ def expanded_quantiles(draws: _Floats, size: int) -> _Floats:
     the normal; its quantiles are moved out by both (Hesterberg 2015, The American Statistician
     69, 4, section 5.3).
     """
-    tail = NormalDist().cdf(-math.sqrt(size / (size - 1)) * _student_t((1 + LEVEL) / 2, size - 1))
+    tail = NormalDist().cdf(-math.sqrt(size / (size - 1)) * student_t((1 + LEVEL) / 2, size - 1))
     ends: _Floats = np.quantile(draws, [tail, 1 - tail])
     return ends
 
 
-def _student_t(p: float, df: int) -> float:
+def student_t(p: float, df: int) -> float:
     """Return a quantile of Student's t, exact for df 1 and 2, else Abramowitz-Stegun 26.7.5."""
     if df == 1:
         return math.tan(math.pi * (p - 0.5))

@@ -1,9 +1,12 @@
 """Objectives, limits, the Pareto front and the choice among measured settings; pure.
 
-A setting is judged by the median over its complete trials. Of settings within a tie of the best
-one the simpler wins: fewer draft steps, then fewer draft tokens, then fewer things set.
+A setting is judged by the median over its complete trials, of its confirmations where it has
+some, each against the baseline around it where the node drifted. The best one is the best by
+median less its standard error; of settings within a tie of it the simpler wins: fewer draft
+steps, then fewer draft tokens, then fewer things set.
 """
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +15,7 @@ from dataclasses import dataclass, fields
 from sweeper.errors import UserError
 from sweeper.records import Measurement, Purpose, TrialRecord, TrialState
 from sweeper.space import suggest
+from sweeper.trend import LAUNCH_NOISE, Sample, Trend, sample_of, trend_of
 
 #: Settings whose medians differ by less are a tie (DESIGN: ties within 1 %).
 TIE = 0.01
@@ -20,6 +24,12 @@ TIE = 0.01
 METRICS: tuple[str, ...] = tuple(
     f.name for f in fields(Measurement) if f.type in (int, float, float | None, int | None)
 )
+
+#: Metrics whose number in each pass is known, and the field that holds them.
+_BY_PASS = {"output_tok_s": "repeats_tok_s"}
+#: A setting may have so many more degenerate answers than the baseline, as a share of all.
+DEGENERATE_MARGIN = 0.2
+_Z = 1.959964
 
 _SLO = re.compile(r"^\s*(?:([\w-]+)\.)?(\w+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*$")
 
@@ -121,6 +131,50 @@ def broken_slos(record: TrialRecord, slos: Sequence[Slo]) -> tuple[str, ...]:
     return tuple(slo.text for slo in slos if (e := slo.excess(record)) is None or e > 0)
 
 
+def sample(record: TrialRecord, objective: Objective) -> Sample | None:
+    """Return an objective's number of one launch, by pass where that is known; None if missing.
+
+    With a single pass its noise is taken from the interval over requests, where there is no
+    speculation: then all requests of a load are equally fast but for noise.
+    """
+    value, measurement = objective.value(record), record.measurement(objective.workload)
+    if value is None or measurement is None:
+        return None
+    passes: tuple[float, ...] = (value,)
+    if objective.metric in _BY_PASS:
+        passes = measurement.repeats_tok_s or passes
+    low, high = measurement.output_tok_s_low, measurement.output_tok_s_high
+    single = None
+    if len(passes) == 1 and measurement.accept_length is None and low and high:
+        single = math.log(high / low) / (2 * _Z)
+    return sample_of(record, passes, single)
+
+
+def trend(records: Iterable[TrialRecord], objective: Objective) -> Trend:
+    """Return how the baseline's number moved over the sweep."""
+    complete = [r for r in records if r.state is TrialState.COMPLETE]
+    keys = baseline_keys(complete)
+    found = [sample(r, objective) for r in complete if r.trial.launch.key in keys]
+    return trend_of([s for s in found if s is not None])
+
+
+def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
+    """Return the launch keys that some trial ran as the baseline."""
+    return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
+
+
+def corrected(
+    record: TrialRecord, objectives: Sequence[Objective], trends: Sequence[Trend]
+) -> tuple[float, ...] | None:
+    """Return the objectives' numbers as on the node at its own level; None as `values` does."""
+    found = values(record, objectives)
+    if found is None:
+        return None
+    return tuple(
+        v / t.factor(sample(record, o)) for v, o, t in zip(found, objectives, trends, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """One setting over all of its complete trials.
@@ -128,9 +182,10 @@ class Standing:
     Attributes:
         key: Identity of its launch.
         records: Its complete trials, by number.
-        values: Median of each objective.
+        values: Median of each objective over the trials it is judged by, drift taken out.
         is_baseline: Whether it is the baseline.
-        broken: Limits that it breaks in most of its trials.
+        broken: Limits that it breaks in most of its trials, and broken answers.
+        error: Relative standard error of the first value: launches and passes.
     """
 
     key: str
@@ -138,6 +193,21 @@ class Standing:
     values: tuple[float, ...]
     is_baseline: bool
     broken: tuple[str, ...]
+    error: float = 0.0
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it was launched afresh after the search."""
+        return any(r.trial.purpose is Purpose.CONFIRM for r in self.records)
+
+    @property
+    def judged(self) -> tuple[TrialRecord, ...]:
+        """The trials that it is judged by: the confirmations, or all where there is none.
+
+        The search's own launches made it a finalist and so flatter it.
+        """
+        fresh = tuple(r for r in self.records if r.trial.purpose is Purpose.CONFIRM)
+        return fresh or self.records
 
     @property
     def simplicity(self) -> tuple[float, ...]:
@@ -160,20 +230,51 @@ def standings(
     for record in sorted(records, key=lambda r: r.trial.number):
         if values(record, objectives) is not None:
             groups.setdefault(record.trial.launch.key, []).append(record)
+    trends = [trend([r for group in groups.values() for r in group], o) for o in objectives]
+    base_keys = baseline_keys(r for group in groups.values() for r in group)
+    rubbish = max((_degenerate(r) for k in base_keys for r in groups[k]), default=None)
     found = []
     for key, group in groups.items():
-        rows = [v for r in group if (v := values(r, objectives)) is not None]
-        broken = [broken_slos(r, slos) for r in group]
+        plain = Standing(
+            key=key, records=tuple(group), values=(), is_baseline=key in base_keys, broken=()
+        )
+        rows = [v for r in plain.judged if (v := corrected(r, objectives, trends)) is not None]
+        broken = [broken_slos(r, slos) for r in plain.judged]
+        faults = broken[-1] if sum(map(bool, broken)) * 2 > len(broken) else ()
+        worst = max(_degenerate(r) for r in group)
+        if rubbish is not None and key not in base_keys and worst > rubbish + DEGENERATE_MARGIN:
+            faults = (*faults, f"{worst:.0%} of the answers are broken")
         found.append(
             Standing(
                 key=key,
-                records=tuple(group),
+                records=plain.records,
                 values=tuple(statistics.median(column) for column in zip(*rows, strict=True)),
-                is_baseline=any(r.trial.purpose is Purpose.BASELINE for r in group),
-                broken=broken[-1] if sum(map(bool, broken)) * 2 > len(broken) else (),
+                is_baseline=plain.is_baseline,
+                broken=faults,
+                error=_error(plain.judged, objectives[0]) if objectives else 0.0,
             )
         )
     return found
+
+
+def _degenerate(record: TrialRecord) -> float:
+    return max((m.degenerate_share or 0.0 for m in record.measurements), default=0.0)
+
+
+def _error(records: Sequence[TrialRecord], objective: Objective) -> float:
+    """Return the relative standard error of a setting's number.
+
+    Launches differ by LAUNCH_NOISE; passes by 1.4826 times the median distance of their
+    logarithms from their median, which one bad pass does not move.
+    """
+    logs = [
+        math.log(v) for r in records if (s := sample(r, objective)) is not None for v in s.passes
+    ]
+    if not logs:
+        return 0.0
+    middle = statistics.median(logs)
+    spread = 1.4826 * statistics.median(abs(x - middle) for x in logs) if len(logs) > 2 else 0.0
+    return math.sqrt(LAUNCH_NOISE**2 / len(records) + spread**2 / len(logs))
 
 
 def dominates(a: Sequence[float], b: Sequence[float], objectives: Sequence[Objective]) -> bool:
@@ -193,16 +294,23 @@ def pareto_front(found: Sequence[Standing], objectives: Sequence[Objective]) -> 
 def best(found: Sequence[Standing], objectives: Sequence[Objective]) -> Standing | None:
     """Return the best setting that is not the baseline, by the first objective.
 
-    Settings that break a limit do not count. Among those within a tie of the first the simpler
-    one is taken.
+    Settings that break a limit or give broken answers do not count, and once some were confirmed
+    only those do. Each counts as its median less its standard error; among those within a tie of
+    the first the simpler one is taken.
     """
     allowed = [s for s in found if not s.broken and not s.is_baseline]
+    allowed = [s for s in allowed if s.is_confirmed] or allowed
     if not allowed:
         return None
     first = objectives[0]
-    top = max(first.gain(s.values[0]) for s in allowed)
-    tied = [s for s in allowed if first.gain(s.values[0]) >= top - abs(top) * TIE]
-    return min(tied, key=lambda s: (s.simplicity, -first.gain(s.values[0])))
+
+    def sure(standing: Standing) -> float:
+        gain = first.gain(standing.values[0])
+        return gain - abs(gain) * standing.error
+
+    top = max(map(sure, allowed))
+    tied = [s for s in allowed if sure(s) >= top - abs(top) * TIE]
+    return min(tied, key=lambda s: (s.simplicity, -sure(s)))
 
 
 def baseline(found: Sequence[Standing]) -> Standing | None:

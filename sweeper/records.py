@@ -99,8 +99,11 @@ class Workload:
     Attributes:
         name: Its name in the space file.
         prompts: Name of a shipped prompt set, or path of a user's file.
-        concurrency: Streams kept open, closed loop; None with `request_rate`.
-        request_rate: Requests a second, Poisson, open loop; None with `concurrency`.
+        concurrency: Streams kept open, closed loop; None in an open loop.
+        request_rate: Requests a second, Poisson, open loop; None otherwise.
+        arrivals: Path of a trace of send times, open loop, one request each; None otherwise.
+        ramp_s: Engine seconds over which the load grows from nothing to its full height: streams
+            open one by one, or the rate grows; its requests count like all others.
         max_tokens: Output tokens asked of each request.
         repeats: How often the whole prompt set is sent; None with `duration_s`.
         duration_s: How long requests are sent, in engine seconds; None with `repeats`.
@@ -123,10 +126,13 @@ class Workload:
     ignore_eos: bool = True
     route: str = "generate"
     seed: int = 0
+    arrivals: str | None = None
+    ramp_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if (self.concurrency is None) == (self.request_rate is None):
-            raise ValueError("give either concurrency or request_rate")
+        loads = (self.concurrency, self.request_rate, self.arrivals)
+        if sum(load is not None for load in loads) != 1:
+            raise ValueError("give one of concurrency, request_rate and arrivals")
         if (self.repeats is None) == (self.duration_s is None):
             raise ValueError("give either repeats or duration_s")
 
@@ -176,6 +182,15 @@ class Trial:
     retry_of: int | None = None
     context: str = ""
 
+    @property
+    def salt(self) -> str:
+        """What its prompts are salted with: equal for trials whose answers can be compared.
+
+        The servers are fresh and each pass is flushed, so all trials may see the same prompts:
+        that pairs them. Confirmations see others than the search, whose choice they check.
+        """
+        return f"{self.study}/confirm" if self.purpose is Purpose.CONFIRM else self.study
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTiming:
@@ -198,6 +213,7 @@ class RequestTiming:
         finish: The server's finish reason.
         error: What broke it; None for a good request.
         text: The answer.
+        note: Why a count is missing or is not as the server gave it; None for none.
     """
 
     workload: str
@@ -216,6 +232,7 @@ class RequestTiming:
     finish: str | None = None
     error: str | None = None
     text: str = ""
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +266,10 @@ class Measurement:
         accepted_by_position: Index j: share of steps in which draft position j was accepted.
         step_time_ms: Time of one draft-and-verify round of a stream.
         client_cpu_share: CPU time of the client by window, 1 is a whole core.
+        no_graph_share: Share of the log's decode lines without a CUDA graph; None if none says.
+        retractions: Requests sent back because the KV pool was full; None without a log.
+        answers_equal_share: Share of greedy answers equal to the baseline's; None if not compared.
+        degenerate_share: Share of answers that are empty, broken or loop; None if not looked at.
     """
 
     workload: str
@@ -283,6 +304,10 @@ class Measurement:
     accepted_by_position: tuple[float, ...] | None = None
     step_time_ms: float | None = None
     client_cpu_share: float | None = None
+    no_graph_share: float | None = None
+    retractions: int | None = None
+    answers_equal_share: float | None = None
+    degenerate_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +368,8 @@ class TrialRecord:
         phases_s: Engine seconds by phase: start, measure, stop, memory_free, and each stage of
             the start as `start.<stage>`.
         log: Path of the server's log below the run folder; None if nothing was started.
-        reason: For a setting refused before launch, why.
+        reason: For a setting refused before launch, why; for one that was launched, what was
+            left when its server had ended.
     """
 
     trial: Trial

@@ -92,12 +92,14 @@ class BaselineSpec:
         flags: Flags that it has instead.
         env: Variables that it has instead.
         reference_tok_s: A figure from elsewhere, drawn as a line; never compared with.
+        every: Launches after which it is measured again; None for once at the start.
     """
 
     drop: tuple[str, ...] = ("speculative-*",)
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     reference_tok_s: float | None = None
+    every: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,16 @@ class Budget:
     Attributes:
         launches: Server starts, the baseline's among them.
         hours: Hours of engine time of one slot; None for no limit.
+        confirm: Launches of these that are kept back to launch the best settings and the
+            baseline afresh.
+        prune_confidence: How sure, one-sided, it must be that a setting is slower than the best
+            one before its remaining passes are skipped; None never skips.
     """
 
     launches: int = 40
     hours: float | None = None
+    confirm: int = 0
+    prune_confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,12 +56,17 @@ def test_the_baseline_comes_first_then_the_known_then_the_sampler(study: Study) 
     assert set(purposes[2:]) == {Purpose.SEARCH}
 
 
-@pytest.mark.parametrize("state", [TrialState.COMPLETE, TrialState.INFEASIBLE])
-def test_no_setting_is_launched_twice_and_all_are_launched(
-    study: Study, state: TrialState
-) -> None:
-    keys = [r.trial.launch.key for r in play(study, state)]
+def test_no_setting_is_launched_twice_and_all_are_launched(study: Study) -> None:
+    keys = [r.trial.launch.key for r in play(study)]
     assert len(keys) == len(set(keys)) == len(make_plan(study).settings) + 1
+
+
+@pytest.mark.parametrize("kind", list(FailureClass))
+def test_no_setting_that_cannot_work_is_launched_twice(study: Study, kind: FailureClass) -> None:
+    if kind in (FailureClass.BAD_FLAG, FailureClass.BUILD_MISSING, FailureClass.MODEL_MISSING):
+        return
+    keys = [r.trial.launch.key for r in play(study, TrialState.INFEASIBLE, kind)]
+    assert 1 < len(keys) == len(set(keys)) <= len(make_plan(study).settings) + 1
 
 
 def test_a_machines_fault_is_retried_at_most_twice(study: Study) -> None:

@@ -21,9 +21,24 @@ __all__ = [
 
 
 def connect(
-    engine: Engine, *, study: str, gpus: int, simulated: bool, address: str | None
+    engine: Engine,
+    *,
+    study: str,
+    gpus: int,
+    simulated: bool,
+    address: str | None,
+    folder: str | None = None,
 ) -> Executor:
     """Start Ray on this machine, or join the cluster at `address`, and take its slots.
+
+    Args:
+        engine: The adapter.
+        study: The study's name.
+        gpus: GPUs of one server.
+        simulated: Whether GPUs are made up.
+        address: A cluster to join; None starts Ray on this machine.
+        folder: The run's folder, absolute: servers that an earlier driver of it left are ended.
+            None ends those of every run of a study of this name.
 
     Raises:
         UserError: The cluster cannot be reached, or no node has enough GPUs.
@@ -36,4 +51,6 @@ def connect(
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     from sweeper.cluster.ray_executor import RayExecutor
 
-    return RayExecutor(engine, study=study, gpus=gpus, simulated=simulated, address=address)
+    return RayExecutor(
+        engine, study=study, gpus=gpus, simulated=simulated, address=address, folder=folder
+    )

@@ -3,13 +3,22 @@
 import os
 import queue
 import threading
+from pathlib import Path
 
 from sweeper.cluster.base import Outcome
-from sweeper.cluster.trial import Assignment, Cancelled, Status, host_name, run_trial
+from sweeper.cluster.service import Service
+from sweeper.cluster.trial import (
+    Assignment,
+    Cancelled,
+    Status,
+    host_name,
+    run_mark,
+    run_trial,
+)
 from sweeper.engines.base import Engine
 from sweeper.errors import SlotLost
 from sweeper.records import HostFacts, TrialRecord
-from sweeper.serving import Gpus, ProcessId
+from sweeper.serving import Gpus, ProcessId, sweep_marked
 
 SLOT = "local-0"
 
@@ -32,16 +41,19 @@ class InlineExecutor:
         self._cancelled = threading.Event()
         self._status = Status()
         self._thread: threading.Thread | None = None
+        self._swept = False
+        self._service = Service()
+        self._service.add([SLOT])
 
     dashboard_url: str | None = None
 
     def free_slots(self) -> list[str]:
         """Return the one slot if it is idle."""
-        return [] if self._thread is not None else [SLOT]
+        return [] if self._thread is not None or self._service.lost else [SLOT]
 
     def lost_slots(self) -> dict[str, str]:
-        """Return nothing: this process cannot lose itself."""
-        return {}
+        """Return the slot if it is out of service."""
+        return dict(self._service.lost)
 
     def submit(self, slot: str, assignment: Assignment) -> None:
         """Start a trial in the thread."""
@@ -53,6 +65,7 @@ class InlineExecutor:
         record: TrialRecord | None = None
         lost: SlotLost | None = None
         try:
+            self._end_leftovers(assignment)
             record = run_trial(
                 assignment,
                 self._engine,
@@ -68,6 +81,13 @@ class InlineExecutor:
             lost = SlotLost(f"{type(error).__name__}: {error}")
         self._done.put(Outcome(slot=slot, assignment=assignment, record=record, lost=lost))
 
+    def _end_leftovers(self, assignment: Assignment) -> None:
+        """End servers that an earlier driver of this run could not."""
+        if not self._swept:
+            mark = run_mark(assignment.trial.study, assignment.folder)
+            sweep_marked(mark, logs=Path(assignment.folder, assignment.log).parent)
+            self._swept = True
+
     def _set_status(self, status: Status) -> None:
         self._status = status
 
@@ -81,6 +101,10 @@ class InlineExecutor:
             self._thread.join()
         self._thread = None
         self._status = Status()
+        if outcome.record is not None:
+            self._service.ended(SLOT, outcome.record)
+        elif outcome.lost is not None:
+            self._service.died(SLOT, str(outcome.lost))
         return [outcome]
 
     def status(self) -> dict[str, Status]:

@@ -1,5 +1,13 @@
-"""The executor on a Ray cluster: find the slots, hand out trials, survive lost nodes."""
+"""The executor on a Ray cluster: find the slots, hand out trials, survive lost nodes.
 
+    slot:  starting -> idle <-> busy
+               ^________|________|   its actor died: a new one on the same node
+                                     Ray on this machine died: all of it anew
+
+What takes a slot out of service for good is in `service.py`.
+"""
+
+import contextlib
 import logging
 import os
 import time
@@ -11,8 +19,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeper.cluster.base import Outcome
-from sweeper.cluster.slot import Slot
-from sweeper.cluster.trial import Assignment, Status, host_name
+from sweeper.cluster.service import Service
+from sweeper.cluster.slot import Leftovers, Slot
+from sweeper.cluster.trial import Assignment, Status, host_name, run_mark
 from sweeper.engines.base import Engine
 from sweeper.errors import SlotLost, UserError
 from sweeper.serving import ProcessId
@@ -22,18 +31,26 @@ NAMESPACE = "sweeper"
 _OBJECT_STORE_BYTES = 100 * 2**20
 _ACTOR_START_S = 120.0
 _STATUS_S = 0.2
+#: A slot answers from a thread of its own; one that does not for so long is stopped or stuck.
+_SILENT_S = 120.0
+_LOOK_S = 0.5
 
 
 @dataclass(slots=True)
 class _Held:
     """One slot as the driver sees it."""
 
-    actor: Any
+    node: str
+    actor: Any = None
+    starts: int = 0
+    starting: Any = None
+    since_s: float = 0.0
+    raylet: ProcessId | None = None
     assignment: Assignment | None = None
     ref: Any = None
     status_ref: Any = None
+    asked_s: float = 0.0
     status: Status = field(default_factory=Status)
-    lost: str | None = None
 
 
 class RayExecutor:
@@ -45,61 +62,165 @@ class RayExecutor:
         gpus: GPUs of one server.
         simulated: Whether GPUs are made up; only on this machine's own Ray.
         address: A cluster to join; None starts Ray on this machine, on loopback only.
+        folder: The run's folder, absolute; see `connect`.
+        silent_s: Real seconds after which a slot that does not answer is given up.
 
     Raises:
         UserError: The cluster cannot be reached, or no node has enough GPUs.
     """
 
     def __init__(
-        self, engine: Engine, *, study: str, gpus: int, simulated: bool, address: str | None
+        self,
+        engine: Engine,
+        *,
+        study: str,
+        gpus: int,
+        simulated: bool,
+        address: str | None,
+        folder: str | None = None,
+        silent_s: float = _SILENT_S,
     ) -> None:
-        self.dashboard_url = _init(address, gpus if simulated else None)
+        self._engine = engine
+        self._study = study
+        self._gpus = gpus
+        self._simulated = simulated
+        self._address = address
+        self._silent_s = silent_s
+        self._service = Service()
         self._slots: dict[str, _Held] = {}
+        if folder is not None:
+            self._leftovers = Leftovers(mark=run_mark(study, folder), logs=f"{folder}/logs")
+        else:
+            self._leftovers = Leftovers(mark=f"sweeper/{study}/")
+        self.dashboard_url = _init(address, gpus if simulated else None)
         try:
-            self._start_slots(engine, study, gpus, simulated)
+            self._find_slots()
+            self._wait_for_all()
         except BaseException:
             self.close()
             raise
 
-    def _start_slots(self, engine: Engine, study: str, gpus: int, simulated: bool) -> None:
+    def _find_slots(self) -> None:
         nodes = [n for n in ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
-        fitting = [n for n in nodes if n["Resources"].get("GPU", 0) >= gpus]
-        if gpus == 0:
+        fitting = [n for n in nodes if n["Resources"].get("GPU", 0) >= self._gpus]
+        if self._gpus == 0:
             fitting = fitting[:1]
         if not fitting:
             has = ", ".join(f"{n['Resources'].get('GPU', 0):g}" for n in nodes) or "none"
             raise UserError(
-                f"a server needs {gpus} GPUs on one node; the nodes of the cluster have: {has}"
+                f"a server needs {self._gpus} GPUs on one node; "
+                f"the nodes of the cluster have: {has}"
             )
-        driver = (host_name(), ProcessId.of(os.getpid()))
-        remote = ray.remote(Slot)
         for index, node in enumerate(fitting):
-            name = f"slot-{index}"
-            actor = remote.options(
-                name=f"sweeper {study} {name} {os.getpid()}",
-                num_gpus=gpus,
+            self._slots[f"slot-{index}"] = _Held(node=node["NodeID"])
+        self._service.add(self._slots)
+        for name in self._slots:
+            self._start(name, self._leftovers)
+
+    def _start(self, name: str, leftovers: Leftovers) -> None:
+        """Start the slot's actor on its node; returns at once."""
+        held = self._slots[name]
+        held.actor = (
+            ray.remote(Slot)
+            .options(
+                name=f"sweeper {self._study} {name} {os.getpid()}.{held.starts}",
+                num_gpus=self._gpus,
                 num_cpus=0,
                 max_restarts=0,
                 max_task_retries=0,
                 max_concurrency=4,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            ).remote(name, engine, study, simulated, driver)
-            self._slots[name] = _Held(actor=actor)
-        for name, held in self._slots.items():
+                scheduling_strategy=NodeAffinitySchedulingStrategy(held.node, soft=False),
+            )
+            .remote(
+                name,
+                self._engine,
+                leftovers,
+                self._simulated,
+                (host_name(), ProcessId.of(os.getpid())),
+            )
+        )
+        held.starts += 1
+        held.starting = held.actor.facts.remote()
+        held.since_s = time.monotonic()
+
+    def _wait_for_all(self) -> None:
+        """Wait until each slot is ready or lost: one that starts ends all leftovers on its host."""
+        while self._starting():
+            ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
+            self._look_at_starts()
+        if not self._idle():
+            why = "; ".join(f"{n}: {w}" for n, w in self._service.lost.items())
+            raise UserError(f"no slot could be started: {why}")
+
+    def _starting(self) -> list[Any]:
+        return [h.starting for h in self._slots.values() if h.starting is not None]
+
+    def _idle(self) -> list[str]:
+        return [
+            name
+            for name, held in self._slots.items()
+            if held.actor is not None
+            and held.starting is None
+            and held.ref is None
+            and name not in self._service.lost
+        ]
+
+    def _look_at_starts(self) -> None:
+        for name, held in list(self._slots.items()):
+            if held.starting is None:
+                continue
             try:
-                ray.get(held.actor.facts.remote(), timeout=_ACTOR_START_S)
-            except (RayError, GetTimeoutError) as error:
-                held.lost = f"did not start: {str(error).splitlines()[0]}"
-                if len(self._slots) == 1:
-                    raise UserError(f"{name} {held.lost}") from error
+                done, _ = ray.wait([held.starting], timeout=0)
+                if done:
+                    _, held.raylet = ray.get(held.starting)
+                    held.starting = None
+                elif time.monotonic() - held.since_s > _ACTOR_START_S:
+                    raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
+            except RayError as error:
+                self._lose_actor(name, f"did not start: {_first_line(error)}")
+
+    def _lose_actor(self, name: str, why: str) -> None:
+        """Note that a slot's actor is gone, and start another unless that is in vain."""
+        held = self._slots[name]
+        lost_log = held.assignment
+        with contextlib.suppress(RayError):
+            ray.kill(held.actor)
+        held.actor = held.starting = held.ref = held.status_ref = held.assignment = None
+        held.status = Status()
+        self._service.died(name, why)
+        if name in self._service.lost:
+            return
+        if self._address is None and held.raylet is not None and not held.raylet.alive():
+            self._start_ray_anew()
+            return
+        leftovers = Leftovers(mark=f"{self._leftovers.mark}{name}/")
+        if lost_log is not None:
+            leftovers = Leftovers(
+                mark=f"{run_mark(self._study, lost_log.folder)}{name}/",
+                logs=f"{lost_log.folder}/{lost_log.log}",
+            )
+        self._start(name, leftovers)
+
+    def _start_ray_anew(self) -> None:
+        """Start Ray on this machine again; it has one node, so no slot is at work."""
+        ray.shutdown()
+        self.dashboard_url = _init(None, self._gpus if self._simulated else None)
+        self._find_slots()
 
     def free_slots(self) -> list[str]:
-        """Return the slots that are alive and idle."""
-        return [n for n, h in self._slots.items() if h.ref is None and h.lost is None]
+        """Return the slots that are alive and idle; waits for one while all are starting."""
+        self._look_at_starts()
+        while not self._idle() and self._starting() and not self._busy():
+            ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
+            self._look_at_starts()
+        return self._idle()
+
+    def _busy(self) -> dict[str, _Held]:
+        return {name: held for name, held in self._slots.items() if held.ref is not None}
 
     def lost_slots(self) -> dict[str, str]:
         """Return the slots that are out of service."""
-        return {n: h.lost for n, h in self._slots.items() if h.lost is not None}
+        return dict(self._service.lost)
 
     def submit(self, slot: str, assignment: Assignment) -> None:
         """Start a trial on an idle slot."""
@@ -110,10 +231,11 @@ class RayExecutor:
             name=f"trial {assignment.trial.number} on {slot}"
         ).remote(assignment)
         held.status = Status(number=assignment.trial.number)
+        held.asked_s = time.monotonic()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         """Return what ended."""
-        running = {h.ref: name for name, h in self._slots.items() if h.ref is not None}
+        running = {held.ref: name for name, held in self._busy().items()}
         if not running:
             time.sleep(timeout_s)
             return []
@@ -126,22 +248,31 @@ class RayExecutor:
         held = self._slots[slot]
         assignment, ref = held.assignment, held.ref
         assert assignment is not None
-        held.assignment = held.ref = held.status_ref = None
-        held.status = Status()
         try:
-            return Outcome(slot=slot, assignment=assignment, record=ray.get(ref))
+            record = ray.get(ref)
         except RayActorError as error:
-            held.lost = f"the actor died: {_first_line(error)}"
+            why = f"the actor died: {_first_line(error)}"
         except RayError as error:
-            held.lost = f"the trial's method failed: {_first_line(error)}"
-        return Outcome(slot=slot, assignment=assignment, lost=SlotLost(held.lost))
+            why = f"the trial's method failed: {_first_line(error)}"
+        else:
+            held.assignment = held.ref = held.status_ref = None
+            held.status = Status()
+            if record is not None:
+                self._service.ended(slot, record)
+            return Outcome(slot=slot, assignment=assignment, record=record)
+        self._lose_actor(slot, why)
+        return Outcome(slot=slot, assignment=assignment, lost=SlotLost(why))
 
     def status(self) -> dict[str, Status]:
-        """Return what each busy slot is doing; a slot that does not answer keeps its last."""
-        busy = {name: h for name, h in self._slots.items() if h.ref is not None}
+        """Return what each busy slot is doing; a slot that does not answer keeps its last.
+
+        One that has not answered for long is killed, and with it its server.
+        """
+        busy = self._busy()
         for held in busy.values():
             if held.status_ref is None:
                 held.status_ref = held.actor.status.remote()
+                held.asked_s = time.monotonic()
         refs = [h.status_ref for h in busy.values()]
         if refs:
             ray.wait(refs, num_returns=len(refs), timeout=_STATUS_S)
@@ -154,18 +285,21 @@ class RayExecutor:
                 except RayError:
                     continue
                 held.status = status if status.number is not None else held.status
+            elif time.monotonic() - held.asked_s > self._silent_s:
+                ray.kill(held.actor)
         return {name: h.status for name, h in busy.items()}
 
     def cancel(self) -> None:
         """Ask all running trials to stop."""
-        for held in self._slots.values():
-            if held.ref is not None:
-                held.actor.cancel.remote()
+        for held in self._busy().values():
+            held.actor.cancel.remote()
 
     def close(self) -> None:
         """Kill the actors, whose servers end with them, and leave or end Ray."""
         for held in self._slots.values():
-            ray.kill(held.actor)
+            if held.actor is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(held.actor)
         ray.shutdown()
 
 

@@ -8,6 +8,8 @@ a server must not be started twice by anybody but the driver's own decision.
 import os
 import select
 import threading
+from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
@@ -17,19 +19,37 @@ from sweeper.records import HostFacts, TrialRecord
 from sweeper.serving import ProcessId, detect, sweep_marked
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """Servers of a dead owner that a new one ends first.
+
+    Attributes:
+        mark: How their marks begin.
+        logs: One's log, or a folder of nothing but their logs; None if not known.
+    """
+
+    mark: str
+    logs: str | None = None
+
+
 class Slot:
     """One set of GPUs; methods run in threads, `run` in one of them.
 
     Args:
         name: The slot's name.
         engine: The adapter.
-        study: Leftovers of this study on this node are ended first.
+        leftovers: What is ended first.
         simulated: Whether the GPUs are made up.
         driver: The driver and its host, watched where it is this host.
     """
 
     def __init__(
-        self, name: str, engine: Engine, study: str, simulated: bool, driver: tuple[str, ProcessId]
+        self,
+        name: str,
+        engine: Engine,
+        leftovers: Leftovers,
+        simulated: bool,
+        driver: tuple[str, ProcessId],
     ) -> None:
         self._name = name
         self._engine = engine
@@ -37,10 +57,11 @@ class Slot:
         self._cancelled = threading.Event()
         self._gpus = detect()
         gpu_ids = tuple(int(i) for i in ray.get_gpu_ids())
-        raylet = ProcessId.of(os.getppid())
+        self._raylet = raylet = ProcessId.of(os.getppid())
         self._watch = (raylet, driver[1]) if driver[0] == host_name() else (raylet,)
         threading.Thread(target=_die_with, args=(raylet.pid,), daemon=True).start()
-        sweep_marked(f"sweeper/{study}/")
+        logs = Path(leftovers.logs) if leftovers.logs is not None else None
+        sweep_marked(leftovers.mark, logs=logs)
         names = {device.index: device.name for device in self._gpus.devices()}
         self._host = HostFacts(
             host=host_name(),
@@ -51,9 +72,9 @@ class Slot:
             ray_node_id=ray.get_runtime_context().get_node_id(),
         )
 
-    def facts(self) -> HostFacts:
-        """Return where this slot is; answers once it is alive."""
-        return self._host
+    def facts(self) -> tuple[HostFacts, ProcessId]:
+        """Return where this slot is, and its raylet; answers once it is alive."""
+        return self._host, self._raylet
 
     def run(self, assignment: Assignment) -> TrialRecord | None:
         """Run one trial; None if it was cancelled."""

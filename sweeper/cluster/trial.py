@@ -11,6 +11,7 @@ machine's is FAILED.
 """
 
 import contextlib
+import hashlib
 import socket
 import sys
 import traceback
@@ -23,7 +24,15 @@ from sweeper.bench.measure import Progress, measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
 from sweeper.engines.base import Engine
-from sweeper.errors import Failure, FailureClass, Fault, Stage, SweeperError, TrialError
+from sweeper.errors import (
+    BenchFailed,
+    Failure,
+    FailureClass,
+    Fault,
+    Stage,
+    SweeperError,
+    TrialError,
+)
 from sweeper.records import (
     HostFacts,
     Launch,
@@ -42,6 +51,8 @@ from sweeper.serving import Gpus, Place, ProcessId, Server, start
 INEFFECTIVE_ACCEPT_LENGTH = 1.05
 #: Verify steps below which an accept length says nothing.
 INEFFECTIVE_STEPS = 50
+#: Real seconds from broken streams to the end of a server that broke them by dying.
+_DEATH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +79,17 @@ class Assignment:
     env: tuple[tuple[str, str], ...] = ()
     cache: str = "cache"
 
-    @property
-    def mark(self) -> str:
-        """What the server's processes carry in their environment."""
-        return f"sweeper/{self.trial.study}/{self.trial.number}"
+    def mark(self, slot: str) -> str:
+        """Return what the server's processes carry in their environment."""
+        return f"{run_mark(self.trial.study, self.folder)}{slot}/{self.trial.number}"
+
+
+def run_mark(study: str, folder: str) -> str:
+    """Return how the marks of all servers of one run begin.
+
+    Two runs of one study in different folders are two owners, so the folder is part of it.
+    """
+    return f"sweeper/{study}/{hashlib.sha256(str(Path(folder)).encode()).hexdigest()[:8]}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +166,7 @@ class _Run:
         self.measurements: list[Measurement] = []
         self.requests: list[RequestTiming] = []
         self.facts: ServerFacts | None = None
+        self.left: str | None = None
         self.started_at = datetime.now(UTC).isoformat()
 
     def record(self) -> TrialRecord:
@@ -169,7 +188,7 @@ class _Run:
                 stage=Stage.AFTER_RUN,
                 line=f"{type(error).__name__}: {error}",
             )
-        if self.cancelled():
+        if self.cancelled() and failure is not None:
             raise Cancelled
         return TrialRecord(
             trial=self.assignment.trial,
@@ -182,6 +201,7 @@ class _Run:
             started_at=self.started_at,
             phases_s=self.phases_s,
             log=self.assignment.log,
+            reason=self.left,
         )
 
     def _serve(self) -> None:
@@ -230,6 +250,10 @@ class _Run:
                 )
                 self.measurements.append(measurement)
                 self.requests.extend(requests)
+        except BenchFailed:
+            # A server that dies breaks its streams a moment before its end is heard.
+            server.check(wait_s=_DEATH_S)
+            raise
         finally:
             self.phases_s["measure"] = self.clock.now_s() - begun
 
@@ -239,7 +263,8 @@ class _Run:
         self.phases_s["stop"] = report.stop_s
         self.phases_s["memory_free"] = report.memory_free_s
         if report.memory_held_by:
-            raise _memory_held(report.memory_held_by)
+            # What was measured before counts; the slot is taken out of service for it.
+            self.left = f"after the server's end: {'; '.join(report.memory_held_by)}"
 
     def _check(self, server: Server) -> None:
         if self.cancelled():
@@ -251,7 +276,7 @@ class _Run:
         return Place(
             gpu_ids=self.host.gpu_ids,
             log_path=folder / self.assignment.log,
-            mark=self.assignment.mark,
+            mark=self.assignment.mark(self.host.slot),
             watch=self.watch,
             cache_dir=folder / self.assignment.cache,
         )
@@ -319,16 +344,6 @@ def _state(failure: Failure | None) -> TrialState:
 def _api_key(trial: Trial) -> str | None:
     key = trial.launch.flags.get("api-key")
     return key if isinstance(key, str) else None
-
-
-def _memory_held(holders: tuple[str, ...]) -> TrialError:
-    return TrialError(
-        Failure(
-            kind=FailureClass.GPU_MEMORY_NOT_FREE,
-            stage=Stage.SHUTDOWN,
-            line="GPU memory did not come back; held by " + ", ".join(holders),
-        )
-    )
 
 
 def host_name() -> str:

@@ -59,6 +59,7 @@ class Builder:
                 flags=_flags(model.baseline.flags),
                 env=_env(model.baseline.env),
                 reference_tok_s=model.baseline.reference_tok_s,
+                every=model.baseline.every,
             ),
             space=space,
             workloads=workloads,
@@ -69,7 +70,7 @@ class Builder:
                 self.checked(partial(parse_slo, s, names), ("slo", i))
                 for i, s in enumerate(model.slo)
             ),
-            budget=Budget(launches=model.budget.launches, hours=model.budget.hours),
+            budget=Budget(**model.budget.model_dump()),
             known=self.known(model.known, space),
             sampler=model.sampler,
             seed=model.seed,
@@ -183,15 +184,17 @@ class Builder:
                     f"workload {model.name!r} stands there twice", ("workloads", index, "name")
                 )
             given = model.model_dump()
-            if model.request_rate is None and model.concurrency is None:
+            if model.request_rate is None and model.arrivals is None and not model.concurrency:
                 given["concurrency"] = 1
             if model.duration_s is None and model.repeats is None:
                 given["repeats"] = 1
-            given["prompts"] = self.prompts(model.prompts)
+            given["prompts"] = self.beside(model.prompts)
+            if model.arrivals is not None:
+                given["arrivals"] = self.beside(model.arrivals)
             found.append(Workload(**given))
         return tuple(found)
 
-    def prompts(self, name: str) -> str:
+    def beside(self, name: str) -> str:
         """Make a file named beside the space file absolute; set names stay as they are."""
         beside = Path(self.source).parent / name
         return str(beside.resolve()) if beside.is_file() else name

@@ -40,6 +40,7 @@ class BaselineModel(_Model):
     flags: dict[str, YamlFlag] = {}
     env: dict[str, Scalar] = {}
     reference_tok_s: float | None = Field(default=None, gt=0)
+    every: int | None = Field(default=None, ge=1)
 
 
 class ChoiceModel(_Model):
@@ -81,11 +82,15 @@ class WorkloadModel(_Model):
     ignore_eos: bool = True
     route: Literal["generate", "completions", "chat"] = "generate"
     seed: int = 0
+    arrivals: _Text | None = None
+    ramp_s: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _one_load(self) -> "WorkloadModel":
-        if self.concurrency is not None and self.request_rate is not None:
-            raise ValueError("give either 'concurrency' or 'request_rate'")
+        if sum(x is not None for x in (self.concurrency, self.request_rate, self.arrivals)) > 1:
+            raise ValueError("give one of 'concurrency', 'request_rate' and 'arrivals'")
+        if self.arrivals is not None and self.ramp_s:
+            raise ValueError("'arrivals' says when each request is sent, so there is no 'ramp_s'")
         if self.repeats is not None and self.duration_s is not None:
             raise ValueError("give either 'repeats' or 'duration_s'")
         return self
@@ -106,6 +111,16 @@ class ObjectiveModel(_Model):
 class BudgetModel(_Model):
     launches: int = Field(default=40, ge=1)
     hours: float | None = Field(default=None, gt=0)
+    confirm: int = Field(default=0, ge=0)
+    prune_confidence: float | None = Field(default=None, gt=0.5, lt=1)
+
+    @model_validator(mode="after")
+    def _something_to_confirm(self) -> "BudgetModel":
+        if self.confirm and self.confirm > self.launches - 2:
+            raise ValueError(
+                "'confirm' is a part of 'launches' and must leave two for the baseline and a setting"
+            )
+        return self
 
 
 class LimitsModel(_Model):

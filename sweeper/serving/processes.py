@@ -55,8 +55,8 @@ def sweep_marked(mark_prefix: str, *, logs: Path | None = None) -> int:
     Args:
         mark_prefix: How the marks begin that belong to the caller, not empty. End it with a
             separator: "study-1" begins "study-10" too.
-        logs: Folder that holds nothing but logs of such servers; finds those that have
-            overwritten their environment.
+        logs: Log of such a server, or a folder that holds nothing but such logs; finds those
+            that have overwritten their environment.
 
     Returns:
         The number of processes killed; they are dead when this returns.
@@ -66,10 +66,10 @@ def sweep_marked(mark_prefix: str, *, logs: Path | None = None) -> int:
     """
     if not mark_prefix:
         raise ValueError("an empty prefix would match every server on the machine")
-    folder = f"{logs.resolve()}/" if logs is not None else None
+    log = str(logs.resolve()) if logs is not None else None
     return sweep(
         lambda mark: mark.startswith(mark_prefix),
-        lambda path: folder is not None and path.startswith(folder),
+        lambda path: log is not None and (path == log or path.startswith(f"{log}/")),
     )
 
 

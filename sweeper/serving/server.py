@@ -94,13 +94,16 @@ class Server:
         self.env = redact_mapping(env)
         self.phases_s = dict(phases_s)
 
-    def check(self) -> None:
+    def check(self, *, wait_s: float = 0.0) -> None:
         """Look whether the server still lives, without asking it anything.
+
+        Args:
+            wait_s: Real seconds to wait for its end, where something makes it likely.
 
         Raises:
             ServerDied: It does not; all of it is gone.
         """
-        self._process.pump(0)
+        self._process.pump(wait_s)
         self._raise_if_dead()
 
     def request(self, request: ControlRequest, *, timeout_s: float | None = None) -> ControlAnswer:

@@ -19,15 +19,16 @@ PROMPTS = {
 }
 
 
-def seconds(server: Launched, prompt: str, tokens: int, scale: float) -> float:
-    """Return engine seconds from send to the end of the answer, the best of three."""
-    spans = []
+def seconds(server: Launched, prompt: str, tokens: int, scale: float) -> tuple[float, float]:
+    """Return engine seconds of an answer: by our clock, the best of three, and by the server's."""
+    spans, server_s = [], 0.0
     for _ in range(3):
         assert server.request("POST", "/flush_cache?timeout=60")[0] == 200
         start = time.monotonic()
-        server.json("POST", "/generate", generate_body(prompt, tokens))
+        meta = server.json("POST", "/generate", generate_body(prompt, tokens))["meta_info"]
         spans.append((time.monotonic() - start) * scale)
-    return min(spans)
+        server_s = meta["e2e_latency"]
+    return min(spans), server_s
 
 
 @pytest.mark.parametrize(("scale", "tokens"), [(1.0, 80), (10.0, 800)])
@@ -35,10 +36,11 @@ def test_the_cost_model_s_speed_is_measured_at_any_time_scale(
     tmp_path: Path, scale: float, tokens: int
 ) -> None:
     with launch(tmp_path, scale=scale) as server:
-        measured = seconds(server, PROMPTS["chat"], tokens, scale)
+        measured, told = seconds(server, PROMPTS["chat"], tokens, scale)
     wanted = request_s(KIMI_LATER, Setting(), "chat", prompt_tokens=7, output_tokens=tokens)
-    # Real time adds the client's start of a connection; it can take away nothing.
-    assert wanted * 0.99 < measured < wanted * 1.03
+    assert told == pytest.approx(wanted, rel=0.01)
+    # A busy machine can add to real time; nothing can take from it.
+    assert wanted * 0.99 < measured < wanted * 1.25
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,10 @@ def test_the_history_is_measured_over_http(
     tmp_path: Path, flags: tuple[str, ...], env: Mapping[str, str], wanted: float
 ) -> None:
     with launch(tmp_path, *flags, env=env, scale=20.0) as server:
-        total = sum(seconds(server, prompt, 500, 20.0) for prompt in PROMPTS.values())
-    assert 500 * len(PROMPTS) / total == pytest.approx(wanted, rel=0.03)
+        spans = [seconds(server, prompt, 500, 20.0) for prompt in PROMPTS.values()]
+    measured, told = (500 * len(PROMPTS) / sum(s) for s in zip(*spans, strict=True))
+    assert told == pytest.approx(wanted, rel=0.03)
+    assert wanted * 0.8 < measured < wanted * 1.03
 
 
 def test_eagle_with_an_eagle3_draft_yields_one_token_a_step(tmp_path: Path) -> None:

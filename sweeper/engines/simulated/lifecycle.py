@@ -60,7 +60,7 @@ class Tree:
     async def die_serving(self, server: Server, death: Death) -> NoReturn:
         """A scheduler raised while serving."""
         self.log.line(death.text(), rank=0)
-        await self._crash(server)
+        await self.crash(server)
 
     async def child_died(self, server: Server, name: str, pid: int, code: int) -> NoReturn:
         """A child was ended by a signal while serving."""
@@ -68,9 +68,10 @@ class Tree:
             f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for "
             "cleanup..."
         )
-        await self._crash(server)
+        await self.crash(server)
 
-    async def _crash(self, server: Server) -> NoReturn:
+    async def crash(self, server: Server) -> NoReturn:
+        """End as on SIGQUIT from a scheduler: silence, diagnostics, then kill."""
         server.scheduler.silence()
         self.log.line(
             "SIGQUIT received. signum=None, frame=None. It usually means one child failed."

@@ -239,7 +239,7 @@ async def _die(server: Server, tree: Tree, name: str) -> None:
                 f"Pyspy failed to dump PID {os.getpid()}. Error: /bin/dash: 1: py-spy: not found",
                 rank=rank,
             )
-        await tree.child_died(server, "scheduler_0", os.getpid(), -3)
+        await tree.crash(server)
     if name in ("killed", "nccl_timeout"):
         victim = next((p for p, n in tree.children.items() if n == "scheduler_0"), None)
         code = -signal.SIGKILL

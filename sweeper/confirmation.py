@@ -1,0 +1,157 @@
+"""Which launches confirm the search: the best settings and the baseline, afresh, in turn. Pure.
+
+    search over -> finalists -> baseline, a, b | b, a, baseline | baseline, a, b ...
+
+The best of many measured settings was lucky as well as good, so it is measured again on fresh
+launches with fresh prompts, and only those are judged. The turns there and back let a slow drift
+fall on all alike. A finalist that is certainly not the best one is not launched again.
+"""
+
+import math
+from collections.abc import Sequence
+
+from sweeper.objective import Standing, best, sample, standings, trend
+from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
+from sweeper.study import Study
+
+#: Confirmation launches from which three finalists are compared instead of two.
+_FOR_THREE = 6
+#: Standard errors by which a finalist must fall behind to be left out.
+_BEHIND = 3.0
+#: Machine faults of one setting among the confirmations that leave it out.
+_FAULTS = 2
+
+
+def confirmation_block(
+    records: Sequence[TrialRecord], running: Sequence[Trial]
+) -> tuple[list[TrialRecord], list[Trial]]:
+    """Return the confirmations, finished and running, that followed the last search launch."""
+    searched = [r.trial.number for r in records if r.launched and _is_search(r.trial)]
+    searched += [t.number for t in running if _is_search(t)]
+    since = max(searched, default=-1)
+    finished = [
+        r
+        for r in records
+        if r.launched and r.trial.purpose is Purpose.CONFIRM and r.trial.number > since
+    ]
+    return finished, [t for t in running if t.purpose is Purpose.CONFIRM and t.number > since]
+
+
+def next_confirmation(
+    study: Study, records: Sequence[TrialRecord], running: Sequence[Trial]
+) -> tuple[Point, Launch] | None:
+    """Return the next setting to confirm, the baseline as an empty point; None if none is left.
+
+    To be asked once the search is over and none of its trials run.
+    """
+    finished, flying = confirmation_block(records, running)
+    total = study.budget.confirm
+    if len(finished) + len(flying) >= total:
+        return None
+    base = study.baseline_launch()
+    chosen = finalists(study, records, finished)
+    chosen = _still_in(chosen, study, records, finished)
+    if not chosen:
+        return None
+    turn: list[tuple[Point, Launch]] = [
+        (s.records[0].trial.point, s.records[0].trial.launch) for s in chosen
+    ]
+    if total > 1 and not _is_out(base.key, finished):
+        turn.insert(0, ({}, base))
+    counts = {
+        launch.key: sum(r.trial.launch.key == launch.key for r in finished)
+        + sum(t.launch.key == launch.key for t in flying)
+        for _, launch in turn
+    }
+    fewest = min(counts.values())
+    if fewest % 2:
+        turn.reverse()
+    return next(item for item in turn if counts[item[1].key] == fewest)
+
+
+def finalists(
+    study: Study, records: Sequence[TrialRecord], finished: Sequence[TrialRecord]
+) -> list[Standing]:
+    """Return the settings to confirm, the best first.
+
+    They are the best by value, the simplest within a tie of it, where the node drifted the one
+    that may be best if it was measured at the worse moment, and the next by value. They stay the
+    same while the confirmations run: of these only the baseline's first one counts, since it
+    tells the drift over the search.
+    """
+    fresh = {r.trial.number for r in finished}
+    base_key = study.baseline_launch().key
+    first = next(
+        (
+            r.trial.number
+            for r in sorted(finished, key=lambda r: r.trial.number)
+            if r.trial.launch.key == base_key and r.state is TrialState.COMPLETE
+        ),
+        None,
+    )
+    before = [r for r in records if r.trial.number not in fresh or r.trial.number == first]
+    objective = study.objectives[0]
+    found = [
+        s
+        for s in standings(before, study.objectives, study.slos)
+        if not s.is_baseline and not s.broken
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda s: -objective.gain(s.values[0]))
+    moved = trend(before, objective)
+
+    def hopeful(standing: Standing) -> float:
+        doubt = moved.doubt(sample(standing.records[0], objective))
+        gain = objective.gain(standing.values[0])
+        return gain + abs(gain) * doubt
+
+    order = [found[0]]
+    simplest = best(found, study.objectives)
+    if simplest is not None:
+        order.append(simplest)
+    if moved.drifted:
+        order.append(max(found, key=hopeful))
+    unique = {s.key: s for s in (*order, *found)}
+    total = study.budget.confirm
+    return list(unique.values())[: 3 if total >= _FOR_THREE else 2 if total > 2 else 1]
+
+
+def _still_in(
+    chosen: Sequence[Standing],
+    study: Study,
+    records: Sequence[TrialRecord],
+    finished: Sequence[TrialRecord],
+) -> list[Standing]:
+    """Leave out what cannot be launched and what is far behind the best confirmed one."""
+    chosen = [s for s in chosen if not _is_out(s.key, finished)]
+    keys = {s.key for s in chosen}
+    objective = study.objectives[0]
+    confirmed = {
+        s.key: s
+        for s in standings(records, study.objectives, study.slos)
+        if s.key in keys and s.is_confirmed
+    }
+    if not confirmed:
+        return chosen
+    leader = max(confirmed.values(), key=lambda s: objective.gain(s.values[0]))
+    return [s for s in chosen if not _is_behind(confirmed.get(s.key), leader, study)]
+
+
+def _is_behind(standing: Standing | None, leader: Standing, study: Study) -> bool:
+    if standing is None or standing.key == leader.key:
+        return False
+    if standing.broken and not leader.broken:
+        return True
+    gap = study.objectives[0].gain(leader.values[0] - standing.values[0])
+    allowed = _BEHIND * math.hypot(leader.error, standing.error)
+    return gap > allowed * abs(leader.values[0])
+
+
+def _is_out(key: str, finished: Sequence[TrialRecord]) -> bool:
+    states = [r.state for r in finished if r.trial.launch.key == key]
+    return TrialState.INFEASIBLE in states or states.count(TrialState.FAILED) >= _FAULTS
+
+
+def _is_search(trial: Trial) -> bool:
+    return trial.purpose in (Purpose.SEARCH, Purpose.KNOWN)

@@ -1,0 +1,74 @@
+"""An early stop within a launch: passes that can change nothing are not sent. Pure.
+
+    requests of the best setting so far --rival_of--> Rival, sent along with a trial
+    requests of a trial so far, Rival --certainly_worse--> whether to go on
+
+Trials are compared prompt by prompt: they send the same ones.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, variance
+
+from sweeper.intervals import stream_speeds, student_t
+from sweeper.records import RequestTiming
+from sweeper.trend import LAUNCH_NOISE
+
+#: Objectives that follow from the speed of streams. For others nothing is stopped early.
+SPEEDS = frozenset(
+    {"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user", "e2e_p50_ms"}
+)
+#: With fewer pairs nothing is stopped.
+_LEAST_PAIRS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """The best setting so far, as far as a comparison needs it.
+
+    Attributes:
+        workload: The workload that decides.
+        confidence: How sure a stop must be, one-sided.
+        speeds: (prompt, pass) -> tok/s of one stream.
+    """
+
+    workload: str
+    confidence: float
+    speeds: Mapping[tuple[str, int], float] = field(default_factory=dict)
+
+
+def rival_of(requests: Iterable[RequestTiming], workload: str, confidence: float) -> Rival:
+    """Return what a comparison needs of the best setting's requests."""
+    return Rival(workload=workload, confidence=confidence, speeds=_speeds(requests, workload))
+
+
+def certainly_worse(requests: Sequence[RequestTiming], rival: Rival) -> bool:
+    """Tell whether a trial is slower than the rival beyond chance, over the pairs so far.
+
+    On logarithms of speeds, with mean d and variance v over n pairs, it is if
+
+        d + t sqrt(v / n) + z sqrt(2) LAUNCH_NOISE < 0
+
+    t and z are the quantiles of Student's t and of the normal distribution at the rival's
+    confidence: pairs do not show what differs from launch to launch.
+    """
+    mine = _speeds(requests, rival.workload)
+    logs = [
+        math.log(speed / rival.speeds[key]) for key, speed in mine.items() if key in rival.speeds
+    ]
+    if len(logs) < _LEAST_PAIRS:
+        return False
+    margin = student_t(rival.confidence, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
+    launches = NormalDist().inv_cdf(rival.confidence) * math.sqrt(2) * LAUNCH_NOISE
+    return fmean(logs) + margin + launches < 0
+
+
+def _speeds(requests: Iterable[RequestTiming], workload: str) -> dict[tuple[str, int], float]:
+    """Return each prompt's speed in each pass; one sent several times counts as their mean."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for request in requests:
+        if request.workload == workload:
+            found[request.prompt_id, request.repeat] += stream_speeds([request])
+    return {key: fmean(speeds) for key, speeds in found.items() if speeds}

@@ -1,0 +1,205 @@
+"""The node's own speed over a sweep, from the baseline measured again and again. Pure.
+
+    baseline launches --trend_of--> Trend --factor(sample)--> the node then, 1 at its level
+
+A sweep of hours sees warm and cold rooms and other users. Where the baseline's launches differ by
+more than chance explains, a value is divided by what the baseline showed around it: between two
+launches of it, on the same slot, the straight line through their logarithms.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from statistics import NormalDist, fmean, variance
+
+from sweeper.intervals import Drift, drift, student_t
+from sweeper.records import TrialRecord
+
+#: Relative standard deviation between launches of one setting, assumed until it is measured by
+#: relaunching. Public figures: below 0.3 % for SGLang alone on a node, 1 to 3 % for others.
+LAUNCH_NOISE = 0.01
+#: A baseline that spreads wider than this share of chance's own spreads has drifted.
+_CONFIDENCE = 0.99
+_P_VALUE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One number of one launch.
+
+    Attributes:
+        number: The trial's number.
+        place: Host and slot.
+        time_s: Unix time in the middle of the measurement.
+        passes: The number in each pass over the prompts, above 0.
+        single: Relative standard deviation of one pass, where it was seen otherwise than by
+            comparing passes; None if it was not.
+    """
+
+    number: int
+    place: str
+    time_s: float
+    passes: tuple[float, ...]
+    single: float | None = None
+
+    @property
+    def log(self) -> float:
+        """Mean logarithm of the passes."""
+        return fmean(math.log(v) for v in self.passes)
+
+
+def sample_of(
+    record: TrialRecord, passes: tuple[float, ...], single: float | None = None
+) -> Sample | None:
+    """Return a launch's number with its time and place; None where it has no logarithm."""
+    if not passes or min(passes) <= 0:
+        return None
+    host = record.host
+    scale = record.server.time_scale if record.server else 1.0
+    spent_s = record.phases_s.get("start", 0.0) + record.phases_s.get("measure", 0.0) / 2
+    return Sample(
+        number=record.trial.number,
+        place=f"{host.host}/{host.slot}" if host else "",
+        time_s=datetime.fromisoformat(record.started_at).timestamp() + spent_s / scale,
+        passes=passes,
+        single=single,
+    )
+
+
+def pass_noise(samples: Sequence[Sample]) -> tuple[float, int]:
+    """Return the relative variance of a pass about its launch, pooled, and its freedom.
+
+    Where no launch has two passes it is the mean of what was seen otherwise, with freedom 0.
+    """
+    freedom = sum(len(s.passes) - 1 for s in samples)
+    if freedom:
+        squares = sum((math.log(v) - s.log) ** 2 for s in samples for v in s.passes)
+        return squares / freedom, freedom
+    seen = [s.single**2 for s in samples if s.single is not None]
+    return (fmean(seen) if seen else 0.0), 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """How the baseline's number moved.
+
+    Attributes:
+        level: Geometric mean over the baseline's launches; None without any.
+        anchors: Place -> the baseline's launches there, in time.
+        drifted: Whether they differ by more than chance explains.
+        line: Slope and test over the place with the most launches; None of fewer than three.
+    """
+
+    level: float | None = None
+    anchors: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    drifted: bool = False
+    line: Drift | None = None
+
+    @property
+    def swing(self) -> tuple[float, float]:
+        """The lowest and the highest launch of the baseline by its level, less 1."""
+        logs = [s.log for samples in self.anchors.values() for s in samples]
+        if self.level is None or not logs:
+            return 0.0, 0.0
+        return math.exp(min(logs)) / self.level - 1, math.exp(max(logs)) / self.level - 1
+
+    def around(self, sample: Sample) -> tuple[tuple[Sample, float], ...]:
+        """Return the baseline's launches around `sample` on its slot, with weights that add to 1.
+
+        Empty where the slot has none.
+        """
+        here = self.anchors.get(sample.place, ())
+        before = [a for a in here if a.time_s <= sample.time_s]
+        after = [a for a in here if a.time_s >= sample.time_s]
+        if not before or not after:
+            nearest = before[-1:] or after[:1]
+            return tuple((a, 1.0) for a in nearest)
+        left, right = before[-1], after[0]
+        if left.time_s == right.time_s:
+            # Times that tell nothing: all of that moment count alike.
+            same = [a for a in here if a.time_s == left.time_s]
+            return tuple((a, 1 / len(same)) for a in same)
+        share = (sample.time_s - left.time_s) / (right.time_s - left.time_s)
+        return (left, 1 - share), (right, share)
+
+    def factor(self, sample: Sample | None) -> float:
+        """Return what the baseline showed around `sample` by its level; 1 without drift."""
+        if not self.drifted or sample is None or self.level is None:
+            return 1.0
+        around = self.around(sample)
+        if not around:
+            return 1.0
+        return math.exp(sum(weight * a.log for a, weight in around)) / self.level
+
+    def doubt(self, sample: Sample | None) -> float:
+        """Return by how much the two sides of `sample` disagree, as a share; 0 without drift."""
+        if not self.drifted or sample is None:
+            return 0.0
+        logs = [a.log for a, _ in self.around(sample)]
+        return math.expm1(max(logs) - min(logs)) if logs else 0.0
+
+
+def trend_of(samples: Sequence[Sample]) -> Trend:
+    """Return the trend of the baseline's launches.
+
+    They have drifted if their spread exceeds the 99 % quantile of chi squared for launches that
+    differ by LAUNCH_NOISE and by the noise of their passes, or if five or more of one slot have
+    a trend (Mann-Kendall, p below 0.05) of more than LAUNCH_NOISE in all.
+    """
+    if not samples:
+        return Trend()
+    places: dict[str, list[Sample]] = {}
+    for sample in sorted(samples, key=lambda s: (s.time_s, s.number)):
+        places.setdefault(sample.place, []).append(sample)
+    logs = [s.log for s in samples]
+    most = max(places.values(), key=len)
+    line = drift([math.exp(s.log) for s in most], [s.time_s for s in most])
+    span_h = (most[-1].time_s - most[0].time_s) / 3600.0
+    steady = (
+        line is None
+        or line.p_value >= _P_VALUE
+        or abs(line.share_per_hour) * span_h < LAUNCH_NOISE
+    )
+    return Trend(
+        level=math.exp(fmean(logs)),
+        anchors={place: tuple(found) for place, found in places.items()},
+        drifted=_spread_too_wide(samples) or not steady,
+        line=line,
+    )
+
+
+def _spread_too_wide(samples: Sequence[Sample]) -> bool:
+    if len(samples) < 2:
+        return False
+    noise, freedom = pass_noise(samples)
+    if freedom:  # few passes may have looked quieter than they are
+        noise *= (student_t(0.975, freedom) / NormalDist().inv_cdf(0.975)) ** 2
+    expected = LAUNCH_NOISE**2 + noise / fmean(len(s.passes) for s in samples)
+    seen = variance([s.log for s in samples])
+    return seen / expected * (len(samples) - 1) > _chi_squared(_CONFIDENCE, len(samples) - 1)
+
+
+def _chi_squared(p: float, df: int) -> float:
+    """Return a quantile of chi squared (Wilson and Hilferty 1931; within 1 % from df 2 on)."""
+    if df == 1:
+        return NormalDist().inv_cdf((1 + p) / 2) ** 2
+    shrink = 2 / (9 * df)
+    return float(df * (1 - shrink + NormalDist().inv_cdf(p) * math.sqrt(shrink)) ** 3)
+
+
+def roughness(trend: Trend) -> tuple[float, int]:
+    """Return the sum of squares of chance between the baseline's launches, and its freedom.
+
+    Each launch of it with one before and one after is compared with the straight line between
+    those two, which a slow drift does not disturb; of independent launches with variance v the
+    difference has 1.5 v.
+    """
+    squares, freedom = 0.0, 0
+    for samples in trend.anchors.values():
+        logs = [s.log for s in samples]
+        bends = [b - (a + c) / 2 for (a, b), (_, c) in pairwise(pairwise(logs))]
+        squares += sum(bend**2 for bend in bends) / 1.5
+        freedom += len(bends)
+    return squares, freedom
