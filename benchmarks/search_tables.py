@@ -40,7 +40,7 @@ def table_landscape(path: Path) -> Landscape:
     settings: dict[str, tuple[Point, Launch]] = {}
     truths = {baseline.key: Truth(tok_s=float(rows[0][SPEED]), survival={})}
     for row in rows[1:]:
-        point = {name: str(row[name]) for name in names if row[name] is not None}
+        point = {name: _label(row[name]) for name in names}
         launch = study.launch(point)
         settings[launch.key] = (point, launch)
         truths[launch.key] = Truth(
@@ -49,6 +49,10 @@ def table_landscape(path: Path) -> Landscape:
         )
     plan = Plan(settings=settings, refused={}, merged=0, complete=True)
     return Landscape(name=path.stem, study=study, plan=plan, truths=truths)
+
+
+def _label(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def _survival(launch: Launch, row: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
@@ -71,16 +75,18 @@ def _study(names: list[str], rows: list[dict[str, Any]]) -> Study:
         "parameters:",
     ]
     for name in names:
-        values = sorted({row[name] for row in rows[1:] if row[name] is not None}, key=str)
+        values = sorted({row[name] for row in rows[1:]}, key=str)
         lines.append(f"  {name}:")
         lines.append("    choices:")
         for value in values:
-            if name in FLAGS:
+            if value is None:
+                sets = "{}"
+            elif name in FLAGS:
                 sets = f"{{flags: {{{FLAGS[name]}: {value}}}}}"
             elif name == "cuda_graph":
                 sets = "{}" if str(value) == "on" else "{flags: {disable-cuda-graph: true}}"
             else:
                 sets = f"{{env: {{SWEEPER_{name.upper()}: '{value}'}}}}"
-            lines.append(f"      '{value}': {sets}")
+            lines.append(f"      '{_label(value)}': {sets}")
     lines += ["workloads: [{name: single}]", "objectives: [{maximize: output_tok_s}]"]
     return parse_study("\n".join(lines) + "\n", "table.yaml")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from sweeper.confirmation import confirmation_block, next_confirmation
 from sweeper.errors import Fault, StopSweep
 from sweeper.families import covered, ruled_out, rules
+from sweeper.misfits import misfit
 from sweeper.plan import refusal
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
@@ -211,22 +212,13 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
     """
     kept: list[TrialRecord] = []
     left: Counter[str] = Counter()
-    base = study.baseline_launch().key
+    base, context = study.baseline_launch().key, study.context
     for record in records:
-        trial = record.trial
+        why = misfit(record, study, baseline_key=base, context=context)
         if record.failure and record.failure.policy.fault is Fault.INSTALLATION:
-            left["the installation was broken then; they are tried again"] += 1
-        elif trial.context != study.context:
-            left["other workloads or another simulation"] += 1
-        elif trial.purpose is Purpose.BASELINE or not trial.point:
-            if trial.launch.key == base:
-                kept.append(record)
-            else:
-                left["the baseline's flags have changed"] += 1
-        elif not study.space.contains(trial.point):
-            left["their setting is outside the space"] += 1
-        elif study.launch(trial.point).key != trial.launch.key:
-            left["flags that all launches share have changed"] += 1
-        else:
+            why = "the installation was broken then; they are tried again"
+        if why is None:
             kept.append(record)
+        else:
+            left[why] += 1
     return kept, [f"{n} of the stored trials left out: {why}" for why, n in left.items()]

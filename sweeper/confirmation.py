@@ -1,13 +1,15 @@
 """Which launches confirm the search: the best settings and the baseline, afresh, in turn. Pure.
 
-    search over -> finalists -> baseline, a, b | b, a, baseline | baseline, a, b ...
+    search over -> finalists -> baseline, a, b, baseline, c, a, baseline, b, baseline
 
 The best of many measured settings was lucky as well as good, so it is measured again on fresh
-launches with fresh prompts, and only those are judged. The turns there and back let a slow drift
-fall on all alike. A finalist that is certainly not the best one is not launched again.
+launches with fresh prompts, and only those are judged. The baseline comes first, last and after
+every second launch, so that each one has it on both sides. A finalist that is certainly not the
+best one is not launched again; one around which the node jumped is, while the reserve lasts.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from sweeper.objective import Standing, best, sample, standings, trend
@@ -15,7 +17,11 @@ from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialSta
 from sweeper.study import Study
 
 #: Confirmation launches from which three finalists are compared instead of two.
-_FOR_THREE = 6
+_FOR_THREE = 9
+#: Confirmations of settings between two of the baseline.
+_BETWEEN = 2
+#: Further finalists of which the node's jumps leave open whether they are the best.
+_MAYBE = 3
 #: Standard errors by which a finalist must fall behind to be left out.
 _BEHIND = 3.0
 #: Machine faults of one setting among the confirmations that leave it out.
@@ -49,24 +55,22 @@ def next_confirmation(
     if len(finished) + len(flying) >= total:
         return None
     base = study.baseline_launch()
-    chosen = finalists(study, records, finished)
-    chosen = _still_in(chosen, study, records, finished)
+    chosen = _still_in(finalists(study, records, finished), study, records, finished)
     if not chosen:
         return None
-    turn: list[tuple[Point, Launch]] = [
-        (s.records[0].trial.point, s.records[0].trial.launch) for s in chosen
-    ]
-    if total > 1 and not _is_out(base.key, finished):
-        turn.insert(0, ({}, base))
-    counts = {
-        launch.key: sum(r.trial.launch.key == launch.key for r in finished)
-        + sum(t.launch.key == launch.key for t in flying)
-        for _, launch in turn
-    }
-    fewest = min(counts.values())
-    if fewest % 2:
-        turn.reverse()
-    return next(item for item in turn if counts[item[1].key] == fewest)
+    left = total - len(finished) - len(flying)
+    if total > 2 and not _is_out(base.key, finished):
+        keys = [t.launch.key for t in sorted([*(r.trial for r in finished), *flying], key=_number)]
+        since = next((i for i, key in enumerate(reversed(keys)) if key == base.key), None)
+        if since is None or since >= _BETWEEN or (left == 1 and since):
+            return {}, base
+    moved = trend(records, study.objectives[0])
+    counts = Counter(t.launch.key for t in flying)
+    counts.update(
+        r.trial.launch.key for r in finished if not moved.doubt(sample(r, study.objectives[0]))
+    )
+    standing = min(chosen, key=lambda s: counts[s.key])
+    return standing.records[0].trial.point, standing.records[0].trial.launch
 
 
 def finalists(
@@ -74,10 +78,10 @@ def finalists(
 ) -> list[Standing]:
     """Return the settings to confirm, the best first.
 
-    They are the best by value, the simplest within a tie of it, where the node drifted the one
-    that may be best if it was measured at the worse moment, and the next by value. They stay the
-    same while the confirmations run: of these only the baseline's first one counts, since it
-    tells the drift over the search.
+    They are the best by value, the simplest within a tie of it, where the node jumped those
+    that may be best if they were measured on its worse side, and the next by value. They stay
+    the same while the confirmations run: of these only the baseline's first one counts, since
+    it tells the drift over the search.
     """
     fresh = {r.trial.number for r in finished}
     base_key = study.baseline_launch().key
@@ -106,15 +110,14 @@ def finalists(
         gain = objective.gain(standing.values[0])
         return gain + abs(gain) * doubt
 
-    order = [found[0]]
-    simplest = best(found, study.objectives)
-    if simplest is not None:
-        order.append(simplest)
-    if moved.drifted:
-        order.append(max(found, key=hopeful))
-    unique = {s.key: s for s in (*order, *found)}
     total = study.budget.confirm
-    return list(unique.values())[: 3 if total >= _FOR_THREE else 2 if total > 2 else 1]
+    count = 3 if total >= _FOR_THREE else 2 if total > 3 else 1
+    simplest = best(found, study.objectives) or found[0]
+    sure = {s.key: s for s in (found[0], simplest, *found)}
+    top = objective.gain(found[0].values[0])
+    maybe = sorted((s for s in found if hopeful(s) > top), key=hopeful, reverse=True)
+    chosen = list(sure.values())[:count]
+    return chosen + [s for s in maybe if s not in chosen][: _MAYBE if count > 1 else 0]
 
 
 def _still_in(
@@ -151,6 +154,10 @@ def _is_behind(standing: Standing | None, leader: Standing, study: Study) -> boo
 def _is_out(key: str, finished: Sequence[TrialRecord]) -> bool:
     states = [r.state for r in finished if r.trial.launch.key == key]
     return TrialState.INFEASIBLE in states or states.count(TrialState.FAILED) >= _FAULTS
+
+
+def _number(trial: Trial) -> int:
+    return trial.number
 
 
 def _is_search(trial: Trial) -> bool:

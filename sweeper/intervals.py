@@ -130,7 +130,7 @@ def expanded_quantiles(draws: _Floats, size: int) -> _Floats:
     return ends
 
 
-def student_t(p: float, df: int) -> float:
+def student_t(p: float, df: float) -> float:
     """Return a quantile of Student's t, exact for df 1 and 2, else Abramowitz-Stegun 26.7.5."""
     if df == 1:
         return math.tan(math.pi * (p - 0.5))

@@ -175,6 +175,15 @@ def corrected(
     )
 
 
+def trusted(
+    records: Sequence[TrialRecord], objectives: Sequence[Objective], trends: Sequence[Trend]
+) -> Sequence[TrialRecord]:
+    """Return the records around which the node did not jump; all where it did around each."""
+    pairs = list(zip(objectives, trends, strict=True))
+    sure = [r for r in records if not any(t.doubt(sample(r, o)) for o, t in pairs)]
+    return sure or records
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """One setting over all of its complete trials.
@@ -238,7 +247,8 @@ def standings(
         plain = Standing(
             key=key, records=tuple(group), values=(), is_baseline=key in base_keys, broken=()
         )
-        rows = [v for r in plain.judged if (v := corrected(r, objectives, trends)) is not None]
+        sure = trusted(plain.judged, objectives, trends)
+        rows = [v for r in sure if (v := corrected(r, objectives, trends)) is not None]
         broken = [broken_slos(r, slos) for r in plain.judged]
         faults = broken[-1] if sum(map(bool, broken)) * 2 > len(broken) else ()
         worst = max(_degenerate(r) for r in group)
@@ -251,7 +261,7 @@ def standings(
                 values=tuple(statistics.median(column) for column in zip(*rows, strict=True)),
                 is_baseline=plain.is_baseline,
                 broken=faults,
-                error=_error(plain.judged, objectives[0]) if objectives else 0.0,
+                error=_error(sure, objectives[0]) if objectives else 0.0,
             )
         )
     return found

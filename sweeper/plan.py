@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import UserError
@@ -54,6 +54,35 @@ def make_plan(study: Study) -> Plan:
         else:
             settings[key] = (point, launch)
     complete = next(points, None) is None
+    return _plan(settings, refused, merged=merged, complete=complete)
+
+
+def without(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+    """Return the plan less some settings.
+
+    Args:
+        plan: The plan.
+        reasons: Launch key -> why it is refused after all.
+
+    Raises:
+        UserError: Not one setting is left.
+    """
+    settings = dict(plan.settings)
+    refused = {reason: list(points) for reason, points in plan.refused.items()}
+    for key, reason in reasons.items():
+        if key in settings:
+            point, _ = settings.pop(key)
+            refused.setdefault(reason, []).append(point)
+    return _plan(settings, refused, merged=plan.merged, complete=plan.complete)
+
+
+def _plan(
+    settings: Mapping[str, tuple[Point, Launch]],
+    refused: Mapping[str, Sequence[Point]],
+    *,
+    merged: int,
+    complete: bool,
+) -> Plan:
     if not settings:
         reasons = Counter({reason: len(found) for reason, found in refused.items()})
         worst, count = reasons.most_common(1)[0]

@@ -21,11 +21,21 @@ from pathlib import Path
 from types import FrameType
 
 from sweeper.agenda import Ledger, fitting, next_trial
-from sweeper.cluster import Assignment, Executor, InlineExecutor, connect
+from sweeper.cluster import (
+    Assignment,
+    Executor,
+    InlineExecutor,
+    check_results_stay,
+    choose_address,
+    connect,
+    dashboard_line,
+)
 from sweeper.config import find_space, load_study
 from sweeper.display import Display, View, make_display, print_plan, print_table
 from sweeper.errors import Failure, FailureClass, Stage, StopSweep, UserError
+from sweeper.live import Live
 from sweeper.plan import Plan, make_plan
+from sweeper.preflight import ask_engine
 from sweeper.records import Point, Trial, TrialRecord, TrialState
 from sweeper.report import write_report
 from sweeper.sampler import Sampler, make_sampler
@@ -72,6 +82,7 @@ class Sweep:
         display: Where people look.
         interrupt: Looked at twice a second.
         records: Finished trials that belong to the study, in order of their end.
+        live: Adds up what is published.
         now_s: Real monotonic seconds.
     """
 
@@ -82,6 +93,7 @@ class Sweep:
     display: Display
     interrupt: Interrupt
     records: list[TrialRecord]
+    live: Live
     now_s: Callable[[], float] = time.monotonic
     running: list[Trial] = field(default_factory=list)
     begun_s: float = field(init=False)
@@ -117,7 +129,21 @@ class Sweep:
                 self.ended = "interrupted"
                 self.display.say("stopping the running servers; again to stop at once")
                 self.executor.cancel()
-            self.display.update(self.view())
+            view = self.view()
+            self.display.update(view)
+            self._publish(view)
+
+    def _publish(self, view: View) -> None:
+        self.executor.publish(
+            self.live.numbers(
+                self.records,
+                self.running,
+                status=view.status,
+                lost=len(self.executor.lost_slots()),
+                stopping=self._cancelled,
+                now_s=self.now_s(),
+            )
+        )
 
     def _ledger(self) -> Ledger:
         return Ledger(
@@ -130,12 +156,16 @@ class Sweep:
             ask = _ask_nothing if reason else self.sampler.ask
             trial = next_trial(self._ledger(), ask)
             if trial is None:
+                self.live.pause(self.now_s())
                 self.ended = self._ledger().spent() or reason or "all settings were launched"
                 return
             self._next += 1
             self.running.append(trial)
             self._submitted_s[trial.number] = self.now_s()
             self.executor.submit(slot, self._assignment(trial))
+        self.live.note(
+            self.now_s(), busy=len(self.running), free=len(self.executor.free_slots())
+        )
         if not self.running and not self.executor.free_slots():
             lost = "; ".join(f"{s}: {why}" for s, why in self.executor.lost_slots().items())
             raise StopSweep(f"no slot is left ({lost})")
@@ -153,7 +183,9 @@ class Sweep:
         )
 
     def _collect(self) -> None:
-        for outcome in self.executor.wait(_POLL_S):
+        outcomes = self.executor.wait(_POLL_S)
+        self.live.freed(self.now_s(), len(outcomes))
+        for outcome in outcomes:
             trial = outcome.assignment.trial
             self.running = [t for t in self.running if t.number != trial.number]
             record = outcome.record
@@ -271,8 +303,13 @@ def _study(arguments: argparse.Namespace) -> Study:
         study = replace(study, seed=arguments.seed)
     if arguments.sampler is not None:
         study = replace(study, sampler=arguments.sampler)
-    gpus_present = arguments.address is not None or bool(detect().devices())
+    joins = choose_address(arguments.address, os.environ) is not None
+    gpus_present = joins or bool(detect().devices())
     return study.resolved(gpus_present=gpus_present)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -280,7 +317,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     try:
         study = _study(arguments)
-        plan = make_plan(study)
+        here = bool(detect().devices())
+        checked = ask_engine(study, make_plan(study), gpus_present=here, say=_say)
+        study, plan = checked.study, checked.plan
         if arguments.plan:
             print_plan(plan, study, estimate_hours(study))
             return 0
@@ -294,6 +333,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
+    address = choose_address(arguments.address, os.environ)
+    if arguments.executor == "ray":
+        check_results_stay(arguments.runs, os.environ)
     folder = (next_run if arguments.fresh else newest_run)(arguments.runs, study.name)
     with Store(folder) as store:
         store.create()
@@ -308,16 +350,19 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
         try:
             for line in (*store.problems, *left_out):
                 display.say(line)
+            if address is None and os.environ.get("RAY_ADDRESS"):
+                display.say("RAY_ADDRESS is not followed; --address joins a cluster")
             if study.simulated:
                 display.say("SIMULATED: no GPU was found or asked for; all figures are made up")
             if records:
                 display.say(f"going on with {len(records)} finished trials in {folder}")
             sampler = make_sampler(study, plan)
-            executor = _executor(arguments, study)
+            executor = _executor(arguments, study, address)
             interrupt.install()  # Ray takes SIGTERM when it starts.
             if executor.dashboard_url:
-                display.say(f"Ray dashboard: {executor.dashboard_url}")
-            sweep = Sweep(study, store, executor, sampler, display, interrupt, records)
+                display.say(dashboard_line(executor.dashboard_url, os.environ))
+            live = Live(study, plan.settings if plan.complete else None)
+            sweep = Sweep(study, store, executor, sampler, display, interrupt, records, live)
             sweep.run()
         finally:
             display.close()
@@ -326,7 +371,7 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
         return _finish(arguments, store, study, sweep)
 
 
-def _executor(arguments: argparse.Namespace, study: Study) -> Executor:
+def _executor(arguments: argparse.Namespace, study: Study, address: str | None) -> Executor:
     if arguments.executor == "inline":
         gpu_ids = () if study.simulated else tuple(range(study.engine.gpus))
         return InlineExecutor(study.adapter, detect(), gpu_ids=gpu_ids)
@@ -335,7 +380,7 @@ def _executor(arguments: argparse.Namespace, study: Study) -> Executor:
         study=study.name,
         gpus=study.engine.gpus,
         simulated=study.simulated,
-        address=arguments.address,
+        address=address,
     )
 
 

@@ -72,6 +72,7 @@ class EngineSpec:
         flags: Flags of every launch.
         env: Variables of every launch.
         simulation: Used where the embedded server stands in.
+        preflight: Whether the installed engine is asked what it refuses before the first launch.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class EngineSpec:
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     simulation: Simulation = field(default_factory=Simulation)
+    preflight: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

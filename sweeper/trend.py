@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, median, variance
 
 from sweeper.intervals import Drift, drift, student_t
 from sweeper.records import TrialRecord
@@ -23,6 +23,12 @@ LAUNCH_NOISE = 0.01
 #: A baseline that spreads wider than this share of chance's own spreads has drifted.
 _CONFIDENCE = 0.99
 _P_VALUE = 0.05
+#: Standard deviations by which two launches of the baseline differ where the node jumped.
+_JUMP = 3.0
+#: Bends of the baseline from which their median is taken, which a jump does not move.
+_MANY_BENDS = 4
+#: Freedom of a median of squares by that of a mean of as many (its asymptotic efficiency).
+_MEDIAN_EFFICIENCY = 0.37
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +95,14 @@ class Trend:
         level: Geometric mean over the baseline's launches; None without any.
         anchors: Place -> the baseline's launches there, in time.
         drifted: Whether they differ by more than chance explains.
+        noise: Relative standard deviation of a launch that chance explains.
         line: Slope and test over the place with the most launches; None of fewer than three.
     """
 
     level: float | None = None
     anchors: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     drifted: bool = False
+    noise: float = LAUNCH_NOISE
     line: Drift | None = None
 
     @property
@@ -134,11 +142,16 @@ class Trend:
         return math.exp(sum(weight * a.log for a, weight in around)) / self.level
 
     def doubt(self, sample: Sample | None) -> float:
-        """Return by how much the two sides of `sample` disagree, as a share; 0 without drift."""
+        """Return the share by which a value may be wrong because the node jumped around it.
+
+        It is the difference of the baseline's launches before and after, where chance does not
+        explain it; then nobody knows on which side of the jump the value lies.
+        """
         if not self.drifted or sample is None:
             return 0.0
         logs = [a.log for a, _ in self.around(sample)]
-        return math.expm1(max(logs) - min(logs)) if logs else 0.0
+        gap = max(logs) - min(logs) if logs else 0.0
+        return math.expm1(gap) if gap > _JUMP * math.sqrt(2) * self.noise else 0.0
 
 
 def trend_of(samples: Sequence[Sample]) -> Trend:
@@ -162,23 +175,28 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
         or line.p_value >= _P_VALUE
         or abs(line.share_per_hour) * span_h < LAUNCH_NOISE
     )
+    noise = _expected_noise(samples)
     return Trend(
         level=math.exp(fmean(logs)),
         anchors={place: tuple(found) for place, found in places.items()},
-        drifted=_spread_too_wide(samples) or not steady,
+        drifted=_is_too_wide(logs, noise) or not steady,
+        noise=noise,
         line=line,
     )
 
 
-def _spread_too_wide(samples: Sequence[Sample]) -> bool:
-    if len(samples) < 2:
-        return False
-    noise, freedom = pass_noise(samples)
+def _expected_noise(samples: Sequence[Sample]) -> float:
+    square, freedom = pass_noise(samples)
     if freedom:  # few passes may have looked quieter than they are
-        noise *= (student_t(0.975, freedom) / NormalDist().inv_cdf(0.975)) ** 2
-    expected = LAUNCH_NOISE**2 + noise / fmean(len(s.passes) for s in samples)
-    seen = variance([s.log for s in samples])
-    return seen / expected * (len(samples) - 1) > _chi_squared(_CONFIDENCE, len(samples) - 1)
+        square *= (student_t(0.975, freedom) / NormalDist().inv_cdf(0.975)) ** 2
+    return math.sqrt(LAUNCH_NOISE**2 + square / fmean(len(s.passes) for s in samples))
+
+
+def _is_too_wide(logs: Sequence[float], noise: float) -> bool:
+    freedom = len(logs) - 1
+    if freedom < 1:
+        return False
+    return variance(logs) / noise**2 * freedom > _chi_squared(_CONFIDENCE, freedom)
 
 
 def _chi_squared(p: float, df: int) -> float:
@@ -189,17 +207,23 @@ def _chi_squared(p: float, df: int) -> float:
     return float(df * (1 - shrink + NormalDist().inv_cdf(p) * math.sqrt(shrink)) ** 3)
 
 
-def roughness(trend: Trend) -> tuple[float, int]:
-    """Return the sum of squares of chance between the baseline's launches, and its freedom.
+def roughness(trend: Trend) -> tuple[float, float]:
+    """Return a sum of squares of chance between the baseline's launches, and its freedom.
 
     Each launch of it with one before and one after is compared with the straight line between
-    those two, which a slow drift does not disturb; of independent launches with variance v the
-    difference has 1.5 v.
+    those two, which a slow drift does not disturb. Of independent launches with variance v the
+    difference has v (1 + w^2 + (1 - w)^2), with w the weight of the one after. Of four or more
+    the median counts (1.4826 times the median distance), which a node that jumps once or twice
+    does not move.
     """
-    squares, freedom = 0.0, 0
+    bends: list[float] = []
     for samples in trend.anchors.values():
-        logs = [s.log for s in samples]
-        bends = [b - (a + c) / 2 for (a, b), (_, c) in pairwise(pairwise(logs))]
-        squares += sum(bend**2 for bend in bends) / 1.5
-        freedom += len(bends)
-    return squares, freedom
+        for (a, b), (_, c) in pairwise(pairwise(samples)):
+            span_s = c.time_s - a.time_s
+            w = (b.time_s - a.time_s) / span_s if span_s > 0 else 0.5
+            bend = b.log - ((1 - w) * a.log + w * c.log)
+            bends.append(abs(bend) / math.sqrt(1 + w**2 + (1 - w) ** 2))
+    if len(bends) < _MANY_BENDS:
+        return sum(bend**2 for bend in bends), float(len(bends))
+    freedom = _MEDIAN_EFFICIENCY * len(bends)
+    return (1.4826 * median(bends)) ** 2 * freedom, freedom

@@ -114,7 +114,14 @@ def test_a_fault_of_some_settings_leaves_the_others_measured(tmp_path: Path) -> 
 
 
 def test_a_machines_fault_is_retried_twice_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    text = space_text("retried", fault="killed@speculative-num-steps==3", steps=[2, 3], launches=9)
+    text = space_text(
+        "retried",
+        drop="speculative-*",
+        base="{}",
+        fault="killed@speculative-num-steps==3",
+        steps=[2, 3],
+        launches=9,
+    )
     assert sweep(tmp_path, text) == 0
     records = store_of(tmp_path, "retried").records()
     bad = [r for r in records if r.state is MACHINE]

@@ -99,11 +99,14 @@ class Advance:
         done: Requests ended, whether well or not.
         total: Requests in all; None with `duration_s`.
         output_tok_s: Output tokens of ended requests by the time until the last of them ended.
+        accept_length: Tokens a verify step of ended requests, the target's own included; None
+            without speculation.
     """
 
     done: int
     total: int | None
     output_tok_s: float | None
+    accept_length: float | None = None
 
 
 def job_to_json(job: Job) -> dict[str, Any]:

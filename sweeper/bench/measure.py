@@ -47,6 +47,7 @@ class Progress:
         done: Requests ended in this pass.
         total: Requests of this pass; None with `duration_s`.
         output_tok_s: Speed of this pass so far, over requests that ended; None before the first.
+        accept_length: Tokens a verify step of this pass so far; None without speculation.
     """
 
     workload: str
@@ -55,6 +56,7 @@ class Progress:
     done: int
     total: int | None
     output_tok_s: float | None
+    accept_length: float | None = None
 
 
 def _nothing(*_: object) -> None:
@@ -135,6 +137,7 @@ def measure(
                     done=now.done,
                     total=now.total,
                     output_tok_s=now.output_tok_s,
+                    accept_length=now.accept_length,
                 )
             )
 

@@ -59,6 +59,7 @@ class WindowRun:
         self._longest_ns = 0
         self._last_good_ns = 0
         self._good = self._counted = self._tokens = 0
+        self._steps = self._step_tokens = 0
         self._first_sent_ns: int | None = None
 
     async def run(self) -> Window:
@@ -201,6 +202,9 @@ class WindowRun:
             self._good += 1
             self._counted += answer.output_tokens is not None
             self._tokens += answer.output_tokens or 0
+            for accepted, steps in enumerate(answer.accepted_histogram or ()):
+                self._steps += steps
+                self._step_tokens += steps * (accepted + 1)
             first = self._first_sent_ns
             self._first_sent_ns = stream.sent_ns if first is None else min(first, stream.sent_ns)
         else:
@@ -253,4 +257,5 @@ class WindowRun:
             done=len(self._results),
             total=len(self._job.prompts) if self._job.duration_s is None else None,
             output_tok_s=self._tokens / took_ns * 1e9 if known else None,
+            accept_length=self._step_tokens / self._steps if self._steps else None,
         )

@@ -5,7 +5,13 @@ Importing this package does not import Ray; `connect` does.
 
 import os
 
-from sweeper.cluster.base import Assignment, Cancelled, Executor, Outcome, Status
+from sweeper.cluster.access import (
+    check_results_stay,
+    choose_address,
+    dashboard_line,
+    prepare_token,
+)
+from sweeper.cluster.base import Assignment, Cancelled, Executor, Outcome, Status, SweepNumbers
 from sweeper.cluster.inline import InlineExecutor
 from sweeper.engines.base import Engine
 
@@ -16,7 +22,11 @@ __all__ = [
     "InlineExecutor",
     "Outcome",
     "Status",
+    "SweepNumbers",
+    "check_results_stay",
+    "choose_address",
     "connect",
+    "dashboard_line",
 ]
 
 
@@ -49,6 +59,7 @@ def connect(
         # Ray binds all interfaces unless told that this machine is no part of a cluster.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        prepare_token(os.environ)
     from sweeper.cluster.ray_executor import RayExecutor
 
     return RayExecutor(

@@ -9,11 +9,12 @@ A slot runs one trial at a time; whoever submits to a busy slot has a defect.
 from dataclasses import dataclass
 from typing import Protocol
 
+from sweeper.cluster.metrics import SweepNumbers
 from sweeper.cluster.trial import Assignment, Cancelled, Status
 from sweeper.errors import SlotLost
 from sweeper.records import TrialRecord
 
-__all__ = ["Assignment", "Cancelled", "Executor", "Outcome", "Status"]
+__all__ = ["Assignment", "Cancelled", "Executor", "Outcome", "Status", "SweepNumbers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,9 @@ class Executor(Protocol):
 
     def status(self) -> dict[str, Status]:
         """Return what each busy slot is doing; quick, never blocks on a hung slot."""
+
+    def publish(self, numbers: SweepNumbers) -> None:
+        """Show how the sweep stands where people watch; quick, called twice a second."""
 
     def cancel(self) -> None:
         """Ask all running trials to stop their servers cleanly; their outcomes still come."""

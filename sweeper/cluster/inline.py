@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from sweeper.cluster.base import Outcome
+from sweeper.cluster.metrics import SweepNumbers
 from sweeper.cluster.service import Service
 from sweeper.cluster.trial import (
     Assignment,
@@ -110,6 +111,9 @@ class InlineExecutor:
     def status(self) -> dict[str, Status]:
         """Return what the thread is doing."""
         return {SLOT: self._status} if self._thread is not None else {}
+
+    def publish(self, numbers: SweepNumbers) -> None:
+        """Show nothing: there is no dashboard."""
 
     def cancel(self) -> None:
         """Ask the running trial to stop."""

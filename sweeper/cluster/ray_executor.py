@@ -19,6 +19,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeper.cluster.base import Outcome
+from sweeper.cluster.metrics import Publisher, SweepNumbers
 from sweeper.cluster.service import Service
 from sweeper.cluster.slot import Leftovers, Slot
 from sweeper.cluster.trial import Assignment, Status, host_name, run_mark
@@ -93,6 +94,7 @@ class RayExecutor:
         else:
             self._leftovers = Leftovers(mark=f"sweeper/{study}/")
         self.dashboard_url = _init(address, gpus if simulated else None)
+        self._publisher = Publisher()
         try:
             self._find_slots()
             self._wait_for_all()
@@ -288,6 +290,10 @@ class RayExecutor:
             elif time.monotonic() - held.asked_s > self._silent_s:
                 ray.kill(held.actor)
         return {name: h.status for name, h in busy.items()}
+
+    def publish(self, numbers: SweepNumbers) -> None:
+        """Show how the sweep stands on Ray's dashboard and to Prometheus."""
+        self._publisher.publish(numbers)
 
     def cancel(self) -> None:
         """Ask all running trials to stop."""

@@ -7,6 +7,7 @@ a server must not be started twice by anybody but the driver's own decision.
 
 import os
 import select
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class Slot:
         self._raylet = raylet = ProcessId.of(os.getppid())
         self._watch = (raylet, driver[1]) if driver[0] == host_name() else (raylet,)
         threading.Thread(target=_die_with, args=(raylet.pid,), daemon=True).start()
+        # Ray's own reaction to SIGTERM waits for the trial that runs.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
         logs = Path(leftovers.logs) if leftovers.logs is not None else None
         sweep_marked(leftovers.mark, logs=logs)
         names = {device.index: device.name for device in self._gpus.devices()}

@@ -101,12 +101,14 @@ class Status:
         stage: The server's stage.
         detail: For people: "single 1/3: prompt 2 of 5".
         output_tok_s: Speed so far of the workload being measured.
+        accept_length: Tokens a verify step so far; None without speculation.
     """
 
     number: int | None = None
     stage: Stage | None = None
     detail: str = ""
     output_tok_s: float | None = None
+    accept_length: float | None = None
 
 
 class Cancelled(SweeperError):
@@ -305,15 +307,22 @@ class _Run:
                 f"{progress.workload}: pass {progress.repeat + 1} of {progress.repeats}, "
                 f"prompt {min(progress.done + 1, progress.total)} of {progress.total}"
             )
-        self._tell(Stage.SERVING, detail, progress.output_tok_s)
+        self._tell(Stage.SERVING, detail, progress.output_tok_s, progress.accept_length)
 
-    def _tell(self, stage: Stage, detail: str, output_tok_s: float | None = None) -> None:
+    def _tell(
+        self,
+        stage: Stage,
+        detail: str,
+        output_tok_s: float | None = None,
+        accept_length: float | None = None,
+    ) -> None:
         self.on_status(
             Status(
                 number=self.assignment.trial.number,
                 stage=stage,
                 detail=detail,
                 output_tok_s=output_tok_s,
+                accept_length=accept_length,
             )
         )
 

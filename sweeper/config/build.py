@@ -107,6 +107,7 @@ class Builder:
             flags=_flags(model.flags),
             env=_env(model.env),
             simulation=Simulation(**model.simulation.model_dump()),
+            preflight=model.preflight,
         )
 
     def parameter(self, name: str, model: ParameterModel) -> Parameter:

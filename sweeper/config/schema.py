@@ -32,6 +32,7 @@ class EngineModel(_Model):
     flags: dict[str, YamlFlag] = {}
     env: dict[str, Scalar] = {}
     known_flags: list[str] = []
+    preflight: bool = True
     simulation: SimulationModel = SimulationModel()
 
 

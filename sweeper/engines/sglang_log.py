@@ -216,7 +216,8 @@ class SGLangLogReader:
             self.notices = tuple(dict.fromkeys((*self.notices, text[:_LINE_CHARS])))
 
     def _read_arguments(self, text: str) -> None:
-        match = re.search(r"speculative_algorithm=('?)(\w+)", text)
+        # 0.5.23 prints a dict, older versions a call.
+        match = re.search(r"speculative_algorithm(?:=|': )('?)(\w+)", text)
         if match:
             self.speculating = match[2] != "None"
 

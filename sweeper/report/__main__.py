@@ -32,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="the page; RUN/report.html, or comparison.html here for several runs",
     )
+    parser.add_argument(
+        "--images",
+        choices=("png", "svg"),
+        help="also write each figure as a file into images/ beside the page; needs kaleido",
+    )
     options = parser.parse_args(argv)
     try:
         if options.output is None and len(options.runs) == 1:
@@ -39,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             output = options.output or Path("comparison.html")
             path = write_pages(options.runs, output, plotly=options.plotly)
+        if options.images is not None:
+            # Plotly takes half a second to import; a mistake above is told before.
+            from sweeper.report.images import write_images
+
+            write_images(options.runs, path.parent / "images", options.images)
     except UserError as error:
         sys.stderr.write(f"{' '.join(str(error).split())}\n")
         return 2

@@ -4,7 +4,6 @@ import plotly.graph_objects as go
 
 from sweeper.report.effects import HeatInfo, HeatMap, ImportanceInfo, MarginalInfo, PairedInfo
 from sweeper.report.provenance import CompareInfo
-from sweeper.report.settings import unit
 from sweeper.report.text import HOVER_LIMIT, hover, label, number, percent, setting_lines
 from sweeper.report.theme import (
     BASELINE,
@@ -21,6 +20,7 @@ from sweeper.report.theme import (
     thinned,
 )
 from sweeper.report.trouble import FailureInfo
+from sweeper.wording import unit
 
 
 def draw_heat(info: HeatInfo, index: int) -> go.Figure:

@@ -16,12 +16,16 @@ from sweeper.report.theme import (
     PURPLE,
     VERMILLION,
     axis_label,
+    legend_below,
     marker,
     new_figure,
     nothing,
     stamp,
     thinned,
 )
+
+#: Share of all GPU-hours below which a phase is not named.
+SMALL = 0.005
 
 
 def draw_progress(info: ProgressInfo, *, by: str = "launch") -> go.Figure:
@@ -203,17 +207,22 @@ def draw_hours(info: HoursInfo) -> go.Figure:
     if not rows:
         return nothing(figure, "no GPU-hours were spent yet")
     starts = sum(p.startswith("start") for p in info.phases)
+    # What takes hardly any time is drawn, and told by hover, but has no place in the legend.
+    sums = [sum(column) for column in zip(*info.gpu_hours, strict=True)]
+    large = [i for i, s in enumerate(sums) if s >= SMALL * info.total]
+    shades = {i: n for n, i in enumerate(i for i in large if i < starts)}
     for index, phase in enumerate(info.phases):
         values = [row[index] for row in info.gpu_hours]
         # The stages of a start are shades of one colour, all else has its own.
         if index < starts:
-            colour = BLUES[index % len(BLUES)]
+            colour = BLUES[shades.get(index, 0) % len(BLUES)]
         else:
             colour = (GREEN, ORANGE, PURPLE, GREY)[(index - starts) % 4]
         figure.add_bar(
             y=rows,
             x=values,
             orientation="h",
+            showlegend=index in large,
             name="start: the rest" if phase == "start" and starts > 1 else _phase(phase),
             marker={
                 "color": colour,
@@ -229,6 +238,7 @@ def draw_hours(info: HoursInfo) -> go.Figure:
         )
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed")
+    legend_below(figure, [trace.name for trace in figure.data if trace.showlegend])
     return stamp(figure, simulated=info.simulated)
 
 

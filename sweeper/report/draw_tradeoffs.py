@@ -2,7 +2,6 @@
 
 import plotly.graph_objects as go
 
-from sweeper.report.settings import unit
 from sweeper.report.text import hover, label, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
@@ -20,6 +19,7 @@ from sweeper.report.theme import (
     thinned,
 )
 from sweeper.report.tradeoffs import AcceptInfo, Candidate, ParetoInfo, WhatIfInfo
+from sweeper.wording import unit
 
 
 def draw_pareto(info: ParetoInfo) -> go.Figure:

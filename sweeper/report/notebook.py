@@ -1,7 +1,6 @@
 """What the notebook needs besides the report's own functions: rows, filters, export, showing."""
 
 import base64
-import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from sweeper.objective import Objective, Standing, pareto_front, standings
 from sweeper.records import Scalar
 from sweeper.report.draw_effects import draw_heat, draw_paired
 from sweeper.report.effects import heat_info, paired_info
+from sweeper.report.images import picture
 from sweeper.report.run import Run
 from sweeper.report.settings import DRAFT
 from sweeper.space import suggest
@@ -37,17 +37,6 @@ class Shown:
         if (found := picture(self.figure)) is not None:
             bundle["image/png"] = base64.b64encode(found).decode()
         return bundle
-
-
-def picture(figure: go.Figure) -> bytes | None:
-    """Return the figure as a PNG, or None where kaleido or its browser is missing or fails."""
-    if importlib.util.find_spec("kaleido") is None:
-        return None
-    try:
-        found: bytes = figure.to_image(format="png", width=900, scale=1)
-    except (RuntimeError, ValueError, OSError):
-        return None
-    return found
 
 
 class Text(str):

@@ -22,9 +22,9 @@ from sweeper.report.progress import baseline_band, reference
 from sweeper.report.provenance import CompareInfo, compare_info
 from sweeper.report.run import Run
 from sweeper.report.sections import Chart, Section, sections
-from sweeper.report.settings import unit
-from sweeper.report.text import has_invisible, html_text, number, percent
+from sweeper.report.text import html_text, number, percent
 from sweeper.report.theme import DARK, LIGHT, TITLE
+from sweeper.wording import has_invisible, unit
 
 PLOTLY_FILE = "plotly.min.js"
 
@@ -120,8 +120,13 @@ def _head(run: Run, prefix: str, *, many: bool) -> str:
         f'<section class="verdict" aria-label="Verdict of {html_text(run.name)}">'
         f'<p class="name">{tables.user(run.name)} <span>{html_text(state)}</span></p>{mark}'
         f"<{level}>{tables.user(verdict.sentence)}</{level}>"
-        f"{_tiles(run)}{_command(run, prefix)}</section>"
+        f"{_tiles(run)}{_command(run, prefix)}{_notes(run)}</section>"
     )
+
+
+def _notes(run: Run) -> str:
+    items = "".join(f"<li>{tables.user(note)}</li>" for note in run.verdict.notes)
+    return f'<ul class="note">{items}</ul>' if items else ""
 
 
 def _tiles(run: Run) -> str:

@@ -35,7 +35,7 @@ def provenance_info(study: Study, records: Sequence[TrialRecord]) -> ProvenanceI
     hosts = [r.host for r in records if r.host]
     launches = [r.trial.launch for r in records]
     states = [r.state for r in records]
-    times = sorted(r.started_at for r in records)
+    times = sorted(r.started_at[:19] + "Z" for r in records)
     flags = sorted(study.engine.flags.items())
     rows: list[tuple[str, Iterable[str]]] = [
         ("space file", [study.source]),

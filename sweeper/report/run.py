@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sweeper.config import parse_study
 from sweeper.errors import UserError
+from sweeper.misfits import comparable
 from sweeper.plan import Plan, make_plan
 from sweeper.records import RequestTiming, TrialRecord, TrialState
 from sweeper.report.prompts import RequestReader
@@ -26,7 +27,7 @@ class Run:
     Attributes:
         name: Name of its folder.
         study: The study, with its engine decided as it was run.
-        records: Its finished trials by number, without requests.
+        records: Its finished trials by number, without requests, as far as they can be compared.
         requests: Reads the requests of one trial.
         verdict: The answer.
         plan: What could be launched; None where the space cannot be listed.
@@ -79,13 +80,15 @@ def make_run(
     simulated = any(is_simulated(r) for r in records)
     resolved = study.resolved(gpus_present=bool(records) and not simulated)
     found = list(problems)
+    records, left_out = comparable(records, resolved)
+    found += left_out
     plan = _plan(resolved)
     if isinstance(plan, str):
         found.append(plan)
     return Run(
         name=name,
         study=resolved,
-        records=tuple(records),
+        records=records,
         requests=requests,
         verdict=judge(records, resolved),
         plan=None if isinstance(plan, str) else plan,

@@ -1,5 +1,6 @@
 """The parts of the page for one run: which figures, in which order, with which words."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,8 +27,16 @@ from sweeper.report.trouble import failure_info, refused_info, rewrite_info
 
 #: Settings that are shown prompt by prompt, besides the baseline.
 SHOWN = 4
+#: Pairs of the study's objectives that get a plane; four objectives have so many.
+PLANES = 6
 #: Drafts that get a heat map.
 DRAFTS = 6
+
+
+MORE_THAN_TWO = (
+    " With more than two objectives a setting may be on the study's front and on no plane's; the "
+    "table marks the study's."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +134,9 @@ def _best(run: Run) -> Iterator[Chart]:
         yield _chart(
             "gain-by-prompt",
             draw_gain(gain_info(winner, base, workload, run.requests, run.verdict.ratio)),
-            "The best setting by the baseline for the same prompt. If the shaded interval "
-            "touches zero, the difference may be chance.",
+            "The best setting by the baseline for the same prompt. The shade is the verdict's "
+            "interval for the gain over all prompts, with what differs between launches; it "
+            "does not tell how prompts differ. If it touches zero, the gain may be chance.",
         )
 
 
@@ -143,7 +153,8 @@ def _tradeoffs(run: Run) -> Iterator[Chart]:
             f"pareto-{index}",
             draw_pareto(info),
             "Settings on the front are beaten by no other in both numbers; hover shows the "
-            "setting. Dashed red lines are the study's limits.",
+            "setting. Dashed red lines are the study's limits."
+            + (MORE_THAN_TWO if len(study.objectives) > 2 else ""),
         )
     yield _chart(
         "accept",
@@ -156,7 +167,7 @@ def _tradeoffs(run: Run) -> Iterator[Chart]:
 def _planes(run: Run) -> list[tuple[Objective, Objective]]:
     """Return pairs of objectives: the study's own, then two that people ask for by workload."""
     study = run.study
-    planes = [(study.objectives[0], other) for other in study.objectives[1:]]
+    planes = list(itertools.islice(itertools.combinations(study.objectives, 2), PLANES))
     for workload in study.workloads[:3]:
         speed = Objective(metric="output_tok_s", workload=workload.name)
         first = Objective(metric="ttft_p99_ms", maximize=False, workload=workload.name)
@@ -168,7 +179,8 @@ def _planes(run: Run) -> list[tuple[Objective, Objective]]:
                     Objective(metric="output_tok_s_per_gpu", workload=workload.name),
                 )
             )
-    return [p for p in planes if p in planes[:1] or standings(run.records, p)]
+    found = list(dict.fromkeys(planes))
+    return [p for p in found if p in found[:1] or standings(run.records, p)]
 
 
 def _parameters(run: Run) -> Iterator[Chart]:
@@ -183,7 +195,8 @@ def _parameters(run: Run) -> Iterator[Chart]:
     yield _chart(
         "importance",
         draw_importance(importance_info(study, records, run.importances)),
-        "How much of the variation between settings each parameter explains.",
+        "Few settings: the share of the variation that each parameter explains. From 20 on: how "
+        "much more its values differ between the best tenth and all others (PED-ANOVA).",
     )
     names = [p.name for p in study.space.parameters if len(p.values) > 1]
     for name in names:
@@ -227,10 +240,13 @@ def _acceptance(run: Run) -> Iterator[Chart]:
 
 
 def _node(run: Run) -> Iterator[Chart]:
+    drift = drift_info(run.study, run.records)
     yield _chart(
         "drift",
-        draw_drift(drift_info(run.study, run.records)),
-        "The same setting again and again: what moves here is the node, not the setting.",
+        draw_drift(drift),
+        "The same setting again and again: what moves here is the node, not the setting."
+        if len(drift.values) > 1
+        else "Launched once, the baseline cannot show whether the node drifts.",
     )
     yield _chart(
         "hours",

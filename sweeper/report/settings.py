@@ -7,22 +7,10 @@ from sweeper.objective import Objective
 from sweeper.records import Point, Purpose, Scalar, TrialRecord
 from sweeper.space import point_text
 from sweeper.study import Study
+from sweeper.wording import title
 
 DRAFT, STEPS = "speculative-draft-model-path", "speculative-num-steps"
 TOPK, DRAFT_TOKENS = "speculative-eagle-topk", "speculative-num-draft-tokens"
-
-#: Units by the end of a metric's name, the longest first.
-_UNITS = (
-    ("_tok_s_per_gpu", "tok/s per GPU"),
-    ("_tok_s_per_user", "tok/s per user"),
-    ("_tok_s", "tok/s"),
-    ("_tok_s_low", "tok/s"),
-    ("_tok_s_high", "tok/s"),
-    ("_ms", "ms"),
-    ("_s", "s"),
-    ("accept_length", "tokens a step"),
-)
-_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +90,6 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def unit(metric: str) -> str:
-    """Return a metric's unit; empty for plain numbers."""
-    return next((unit for end, unit in _UNITS if metric.endswith(end)), "")
-
-
 def axis_title(objective: Objective) -> str:
     """Return an axis title with its unit and workload, "TTFT p99, ms (busy)"."""
-    where = f" ({objective.workload})" if objective.workload else ""
-    if objective.metric == "output_tok_s":
-        return f"tok/s{where}"
-    end, text = next(((e, t) for e, t in _UNITS if objective.metric.endswith(e)), ("", ""))
-    words = [_SHORT.get(w, w) for w in objective.metric.removesuffix(end).split("_") if w]
-    if not words or words == ["output"]:
-        return (text or objective.metric) + where
-    return " ".join(words) + (f", {text}" if text else "") + where
+    return title(objective.metric, objective.workload)

@@ -3,13 +3,15 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from sweeper.objective import Standing, standings
+from sweeper.objective import Standing, pareto_front, standings
 from sweeper.report.provenance import CompareInfo, provenance_info
 from sweeper.report.run import Run
-from sweeper.report.settings import axis_title, setting_text
+from sweeper.report.settings import axis_title
 from sweeper.report.text import html_text, number, percent
 from sweeper.report.tradeoffs import top_settings
 from sweeper.report.trouble import FailureInfo, RefusedInfo, RewriteInfo
+from sweeper.space import point_text
+from sweeper.wording import shared
 
 #: Settings in the table of the best ones, the baseline besides.
 ROWS = 15
@@ -76,6 +78,9 @@ def settings_table(run: Run) -> str:
     head = ["setting", *(html_text(axis_title(o)) for o in study.objectives), "to baseline"]
     head += ["accept length", "step, ms", "TTFT p99, ms", "launches", "trials"]
     objective = study.objectives[0]
+    everything = standings(run.records, study.objectives, study.slos)
+    front = {s.key for s in pareto_front(everything, study.objectives)}
+    common = shared([s.records[0].trial.point for s in _settings(chosen)])
     rows = []
     for standing in chosen:
         values = full.get(standing.key, standing.values)
@@ -85,10 +90,15 @@ def settings_table(run: Run) -> str:
             ratio = standing.values[0] / base.values[0]
             ratio = ratio if objective.maximize else 1 / ratio
         last = standing.records[-1].measurement(objective.workload)
-        name = "baseline" if standing.is_baseline else setting_text(standing.records[0])
+        own = {k: v for k, v in standing.records[0].trial.point.items() if k not in common}
+        name = "baseline" if standing.is_baseline else point_text(own)
         note = f"breaks {user(', '.join(standing.broken))}" if standing.broken else ""
+        if not note and len(study.objectives) > 1 and standing.key in front:
+            note = "on the Pareto front"
         if winner is not None and standing.key == winner.key:
-            note = "chosen: the simplest of those within 1 % of the fastest"
+            note = _chosen(standing)
+        elif standing.is_confirmed and not standing.is_baseline:
+            note += f"{', ' if note else ''}launched again to confirm it"
         rows.append(
             [
                 user(name) + (f"<br><small>{note}</small>" if note else ""),
@@ -101,13 +111,20 @@ def settings_table(run: Run) -> str:
                 _numbers([r.trial.number for r in standing.records]),
             ]
         )
-    return table(
+    found = table(
         f"The {len(_settings(chosen))} best settings by {html_text(axis_title(objective))}; "
         "medians over launches",
         head,
         rows,
         numeric=frozenset(range(1, len(head) - 1)),
     )
+    words = f"<p>All of these settings have {user(point_text(common))}.</p>" if common else ""
+    return found + words
+
+
+def _chosen(winner: Standing) -> str:
+    rule = "chosen: the best median less its standard error, or a simpler one within 1 % of it"
+    return rule + ("; launched again to confirm it" if winner.is_confirmed else "")
 
 
 def _settings(chosen: Sequence[Standing]) -> list[Standing]:
@@ -130,7 +147,8 @@ def failure_table(info: FailureInfo) -> str:
             html_text(", ".join(s.replace("_", " ") for s in c.stages)),
             f"<code>{user(c.line[:600])}</code>"
             + (f"<br><small>last of them: {user(c.log)}</small>" if c.log else ""),
-            html_text(c.remedy),
+            html_text(c.remedy)
+            + (f"<br><small>{_again(c.recovered)}</small>" if c.recovered else ""),
             str(c.fault),
             _more([user(s) for s in c.settings], "settings"),
             _numbers(c.trials),
@@ -140,6 +158,11 @@ def failure_table(info: FailureInfo) -> str:
     head = ["class", "trials", "stage", "line that shows it", "remedy"]
     head += ["whose fault", "settings", "trial numbers"]
     return table("Failures by class", head, rows, numeric=frozenset({1}))
+
+
+def _again(recovered: Sequence[int]) -> str:
+    what = "trial" if len(recovered) == 1 else "trials"
+    return f"tried again and measured: {what} {_numbers(recovered)}"
 
 
 def rewrite_table(info: RewriteInfo) -> str:

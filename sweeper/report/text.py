@@ -5,44 +5,12 @@ HTML, `label` for Plotly, which reads a few tags and entities in every label and
 """
 
 import html
-import unicodedata
 
-#: Joiners that emoji and several scripts need; other format characters are shown by number.
-_JOINERS = "\u200c\u200d"
-ELLIPSIS = "…"
+from sweeper.wording import ELLIPSIS, shorten, visible
+
 #: A record's words in a figure's hover; longer ones are cut in the middle.
 HOVER_LIMIT = 60
 LABEL_LIMIT = 40
-
-
-def visible(text: str) -> str:
-    """Return `text` with line ends as spaces and invisible characters as <U+202E>.
-
-    Right-to-left overrides could make a command read differently from what it does, and lone
-    surrogates cannot be written as UTF-8.
-    """
-    return "".join(_shown(c) for c in text)
-
-
-def _shown(character: str) -> str:
-    if character in "\n\r\t\u2028\u2029":
-        return " "
-    if character in _JOINERS or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
-        return character
-    return f"<U+{ord(character):04X}>"
-
-
-def has_invisible(text: str) -> bool:
-    """Tell whether `visible` would show a character by its number."""
-    return any(len(_shown(c)) > 1 for c in text)
-
-
-def shorten(text: str, limit: int) -> str:
-    """Return `text` cut in the middle to `limit` characters; ends of paths tell the most."""
-    if len(text) <= limit:
-        return text
-    head = (limit - 1) // 3
-    return text[:head] + ELLIPSIS + text[len(text) - (limit - 1 - head) :]
 
 
 def html_text(text: str) -> str:

@@ -3,7 +3,7 @@
 (study, records, plan) -> FailureInfo, RefusedInfo, RewriteInfo
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import Failure, FailureClass, Fault, Stage
@@ -28,6 +28,7 @@ class FailedClass:
         stages: How far the servers had come, each once.
         trials: Numbers of the trials.
         settings: Their settings, each once, raw text.
+        recovered: Numbers of the later trials in which these settings were measured.
         line: The line that shows the last one, raw text without secrets.
         log: Path of its log below the run folder; None if nothing was started.
     """
@@ -38,6 +39,7 @@ class FailedClass:
     stages: tuple[Stage, ...]
     trials: tuple[int, ...]
     settings: tuple[str, ...]
+    recovered: tuple[int, ...]
     line: str
     log: str | None
 
@@ -53,6 +55,10 @@ class FailureInfo:
 def failure_info(records: Sequence[TrialRecord]) -> FailureInfo:
     """Return failures by class, those of pruned and complete trials not among them."""
     groups: dict[FailureClass, list[tuple[Failure, TrialRecord]]] = {}
+    measured: dict[str, list[int]] = {}
+    for record in records:
+        if record.state is TrialState.COMPLETE:
+            measured.setdefault(record.trial.launch.key, []).append(record.trial.number)
     for record in sorted(records, key=lambda r: r.trial.number):
         if record.failure is not None:
             groups.setdefault(record.failure.kind, []).append((record.failure, record))
@@ -64,6 +70,7 @@ def failure_info(records: Sequence[TrialRecord]) -> FailureInfo:
             stages=tuple(dict.fromkeys(f.stage for f, _ in group)),
             trials=tuple(r.trial.number for _, r in group),
             settings=tuple(dict.fromkeys(setting_text(r) for _, r in group)),
+            recovered=_recovered([r for _, r in group], measured),
             line=redact_text(group[-1][0].line),
             log=group[-1][1].log,
         )
@@ -73,6 +80,17 @@ def failure_info(records: Sequence[TrialRecord]) -> FailureInfo:
         classes=tuple(sorted(classes, key=lambda c: (-len(c.trials), c.kind))),
         simulated=any(is_simulated(r) for r in records if r.failure),
     )
+
+
+def _recovered(
+    failed: Sequence[TrialRecord], measured: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
+    """Return the first trial after each failure in which its setting was measured."""
+    found = set()
+    for record in failed:
+        later = [n for n in measured.get(record.trial.launch.key, ()) if n > record.trial.number]
+        found |= {min(later)} if later else set()
+    return tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,8 @@ DRAWS = 192
 #: the features do not fit; they win only by their evidence.
 SCALES = tuple(
     (main, inter, p * q)
-    for main, p in ((0.5, 0.3), (1.0, 0.4), (2.0, 0.3))
-    for inter, q in ((0.5, 0.35), (1.0, 0.4), (2.0, 0.2), (4.0, 0.05))
+    for main, p in ((0.25, 0.3), (0.5, 0.4), (1.0, 0.3))
+    for inter, q in ((0.25, 0.35), (0.5, 0.4), (1.0, 0.2), (2.0, 0.05))
 )
 #: Prior of the noise of one launch (relative sd) and how many repeats it is worth.
 NOISE_PRIOR, NOISE_WEIGHT = 0.010, 4.0
@@ -51,11 +51,13 @@ class Belief:
         logs: Log of each target, samples x rows, in the order of the targets.
         noise: Relative sd of one launch, a target.
         misfit: Root mean square of the standardised leave-one-out errors, at least 1, a target.
+        seen: Number of measured rows, a target.
     """
 
     logs: tuple[Array, ...]
     noise: tuple[float, ...]
     misfit: tuple[float, ...]
+    seen: tuple[int, ...]
 
 
 class Model:
@@ -92,7 +94,12 @@ class Model:
             logs.append(samples)
             noise.append(sigma)
             misfit.append(ratio)
-        return Belief(logs=tuple(logs), noise=tuple(noise), misfit=tuple(misfit))
+        return Belief(
+            logs=tuple(logs),
+            noise=tuple(noise),
+            misfit=tuple(misfit),
+            seen=tuple(len(r.row) for r in rows),
+        )
 
     def _log_lengths(
         self, evidence: Sequence[Evidence], workload: str, rng: np.random.Generator

@@ -120,7 +120,9 @@ def evidence_of(record: TrialRecord, targets: Sequence[Target]) -> Evidence:
 def _value(record: TrialRecord, target: Target) -> float | None:
     measurement = record.measurement(target.workload)
     value = None if measurement is None else getattr(measurement, target.metric)
-    return None if value is None else max(float(value), TINY)
+    # How far below its limit a number lies does not matter; a zero would have no log.
+    floor = TINY if target.bound is None else max(0.01 * target.bound, TINY)
+    return None if value is None else max(float(value), floor)
 
 
 def _accepted(record: TrialRecord) -> dict[str, dict[str, tuple[float, ...]]]:

@@ -109,10 +109,10 @@ class Proposer:
         """Return each objective's log so that larger is better, and where limits are kept."""
         gains = []
         feasible = np.ones(belief.logs[0].shape, dtype=np.bool_)
-        for target, logs in zip(self.targets, belief.logs, strict=True):
+        for target, logs, seen in zip(self.targets, belief.logs, belief.seen, strict=True):
             if target.bound is None:
                 gains.append(logs if target.maximize else -logs)
-            elif target.bound > 0:
+            elif target.bound > 0 and seen:
                 limit = np.log(target.bound)
                 feasible &= logs >= limit if target.maximize else logs <= limit
         return tuple(gains), feasible

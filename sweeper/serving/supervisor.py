@@ -297,6 +297,9 @@ def main() -> int:
     if os.fork():
         os._exit(0)
     os.setsid()
+    # An owner may block signals, as Ray's workers do SIGINT, and a server would inherit that and
+    # never hear that it is asked to stop.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)

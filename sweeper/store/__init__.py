@@ -88,6 +88,21 @@ class Store:
         handle.flush()
         self._lock = handle
 
+    def driver(self) -> str | None:
+        """Return the process number of the living driver, "unknown" at worst; None without one.
+
+        Takes the lock for an instant, shared, and so must not be asked many times a second.
+        """
+        try:
+            with (self.folder / ".lock").open(encoding="utf-8") as handle:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return handle.read().strip() or "unknown"
+        except OSError:
+            pass
+        return None
+
     def unlock(self) -> None:
         """Let another driver in."""
         if self._lock is not None:

@@ -8,17 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.objective import Objective
-from sweeper.report.settings import axis_title, unit
-from sweeper.report.text import (
-    has_invisible,
-    html_text,
-    label,
-    number,
-    percent,
-    setting_lines,
-    shorten,
-    visible,
-)
+from sweeper.report.settings import axis_title
+from sweeper.report.text import html_text, label, number, percent, setting_lines
+from sweeper.wording import amount, has_invisible, shorten, unit, visible
 
 ANY = st.text(st.characters(), max_size=400)
 
@@ -89,3 +81,10 @@ def test_a_setting_breaks_between_its_parameters() -> None:
 def test_axes_say_metric_unit_and_workload(metric: str, title: str, words: str) -> None:
     assert axis_title(Objective(metric=metric, workload="busy")) == title
     assert unit(metric) == words
+
+
+def test_an_amount_says_what_was_measured() -> None:
+    assert amount(94.44, "output_tok_s", "single") == "94.4 tok/s (single)"
+    assert amount(412.0, "ttft_p99_ms") == "412.0 ms TTFT p99"
+    assert amount(0.4567, "accept_rate") == "0.457 accept rate"
+    assert amount(3.0, "failed_requests") == "3 failed requests"

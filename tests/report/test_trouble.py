@@ -43,6 +43,7 @@ def test_failures_are_grouped_by_class_with_the_last_line_and_the_remedy() -> No
         stages=(Stage.GRAPH_CAPTURE,),
         trials=(1, 2),
         settings=("draft=ours steps=2 topk=1 draft_tokens=3 nccl=default",),
+        recovered=(),
         line="last --api-key ***",
         log="logs/000002.log",
     )

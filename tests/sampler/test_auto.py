@@ -127,6 +127,12 @@ def test_a_limit_that_the_fastest_settings_break_is_kept() -> None:
     assert found.records[0].trial.point["steps"] == 2
 
 
+def test_a_limit_that_is_never_measured_blocks_nothing() -> None:
+    study = small_study(SMALL + "slo: [single.ttft_p99_ms < 500]\n")
+    records, _ = sweep(study, 14, tell=lambda n, p: record(study, n, p, ttft_ms=None))
+    assert max(speed_of(r.trial.point) for r in records) == 100.0
+
+
 def test_two_objectives_that_pull_apart_are_both_explored() -> None:
     text = SMALL.replace(
         "objectives: [{maximize: output_tok_s, workload: single}]",

@@ -1,5 +1,7 @@
 """TEST USE ONLY: see the package."""
 
+# mypy: ignore-errors
+
 from enum import Enum
 
 from torchvision import absent

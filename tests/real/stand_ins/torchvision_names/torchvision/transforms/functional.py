@@ -1,5 +1,7 @@
 """TEST USE ONLY: see the package."""
 
+# mypy: ignore-errors
+
 from torchvision import absent
 
 
