@@ -67,7 +67,9 @@ def test_each_table_reads_as_one_in_arrow_pandas_polars_and_duckdb(store: Store)
         assert ds.dataset(folder).to_table().num_rows == count
         assert len(pd.read_parquet(folder)) == count
         assert pl.read_parquet(pattern).height == count
-        answer = duckdb.sql(f"select count(*), bool_and(simulated) from '{pattern}'").fetchall()
+        relation = duckdb.sql(f"select count(*), bool_and(simulated) from '{pattern}'")
+        assert relation is not None
+        answer = relation.fetchall()
         assert answer == [(count, True)]
 
 

@@ -121,7 +121,7 @@ def page() -> str:
 
 
 def _cell(words: str) -> str:
-    return words.replace("|", "\\|")
+    return re.sub(r"\bNone\b", "null", words).replace("|", "\\|")
 
 
 if __name__ == "__main__":

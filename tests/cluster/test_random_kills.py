@@ -1,0 +1,238 @@
+"""Kills at random moments of simulated sweeps: each sweep ends, with the rows of one left alone.
+
+The driver is the real command in a process forked from a server that has imported everything, so
+that a start costs little. Who is killed, and when, comes from the seed.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from sweeper.records import TrialRecord, TrialState
+from sweeper.search import main
+from sweeper.serving.supervisor import all_processes
+from tests.cluster.stages import Family
+from tests.sweeping import space_text, store_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: In the environment of a driver's children, servers left out.
+TAG = "SWEEPER_TEST_TAG"
+#: A setting is given up at its third failure, so it is never made to fail more often.
+MOST_FAILURES = 2
+STARTS = multiprocessing.get_context("forkserver")
+STARTS.set_forkserver_preload(["sweeper.search"])
+
+
+def drive(folder: str, tag: str, executor: str) -> None:
+    """Be the driver, in a process of its own."""
+    os.environ[TAG] = tag
+    os.setsid()
+    with open(f"{folder}/driver.log", "a") as log:  # noqa: PTH123
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    status = main([f"{folder}/space.yaml", "--runs", f"{folder}/runs", "--executor", executor])
+    sys.stdout.flush()
+    os._exit(status)
+
+
+@dataclass(slots=True)
+class Torment:
+    """One sweep, and whoever kills parts of it."""
+
+    folder: Path
+    seed: int
+    executor: str = "inline"
+    family: Family = field(init=False)
+    killed: Counter[str] = field(default_factory=Counter)
+    failures: Counter[bytes] = field(default_factory=Counter)
+    driver: ForkServerProcess | None = None
+
+    def __post_init__(self) -> None:
+        self.family = Family(f"kills-{self.seed}-{os.getpid()}")
+        text = space_text(
+            self.family.study,
+            drop="speculative-*",
+            base="{}",
+            steps=[1, 2, 3, 4],
+            tokens=20,
+            launches=60,
+            start_s=20,
+            children=1,
+            more="sampler: random",
+        )
+        (self.folder / "space.yaml").write_text(text)
+
+    def start(self) -> None:
+        self.driver = STARTS.Process(
+            target=drive, args=(str(self.folder), self.family.study, self.executor)
+        )
+        self.driver.start()
+
+    def run(self, kills: int, pause_s: float) -> None:
+        """Kill so often, then let the sweep end."""
+        rng = random.Random(self.seed)
+        self.start()
+        while self.killed.total() < kills:
+            time.sleep(min(rng.expovariate(1 / pause_s), 6 * pause_s))
+            role = rng.choice(["driver", "worker", "supervisor", "server"])
+            assert self.driver is not None
+            if self.driver.exitcode is not None:
+                if self.driver.exitcode == 0:
+                    break
+                self.start()
+            elif self._kill(role):
+                self.killed[role] += 1
+        for _ in range(4):
+            assert self.driver is not None
+            self.driver.join(120)
+            assert self.driver.exitcode is not None, "the sweep does not end"
+            if self.driver.exitcode == 0:
+                return
+            self.start()
+        raise AssertionError((self.folder / "driver.log").read_text()[-3000:])
+
+    def _kill(self, role: str) -> bool:
+        assert self.driver is not None
+        if role == "driver":
+            assert self.driver.pid is not None
+            os.kill(self.driver.pid, signal.SIGKILL)
+            self.driver.join()
+            self.start()
+            return True
+        victims = {
+            "worker": self._workers,
+            "supervisor": self.family.supervisors,
+            "server": self.family.leaders,
+        }[role]()
+        setting = self._setting()
+        if not victims or setting is None or self.failures[setting] >= MOST_FAILURES:
+            return False
+        self.failures[setting] += 1
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victims[0], signal.SIGKILL)
+        return True
+
+    def _setting(self) -> bytes | None:
+        """Return what sets the running server apart from others: its flags but for its ports."""
+        for pid in self.family.leaders():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                return b" ".join(words[: words.index(b"--port")] if b"--port" in words else words)
+        return None
+
+    def _workers(self) -> list[int]:
+        """Return the measuring client, or Ray's worker."""
+        wanted = b"sweeper.bench.client" if self.executor == "inline" else b"ray::Slot"
+        return [pid for pid, command in tagged(self.family.study) if wanted in command]
+
+
+def tagged(tag: str) -> list[tuple[int, bytes]]:
+    """Return pid and command of all living processes that a driver of this tag has started."""
+    found = []
+    for stat in all_processes():
+        with contextlib.suppress(OSError):
+            entries = Path(f"/proc/{stat.pid}/environ").read_bytes().split(b"\0")
+            if stat.alive and f"{TAG}={tag}".encode() in entries:
+                found.append((stat.pid, Path(f"/proc/{stat.pid}/cmdline").read_bytes()))
+    return found
+
+
+Row = tuple[int, int | None, float | None]
+
+
+def rows_of(folder: Path, study: str) -> dict[str, Row]:
+    """Return what each measured setting showed, but for time; each is there once."""
+    store = store_of(folder, study)
+    records = store.records(requests=True)
+    assert store.problems == []
+    complete = [r for r in records if r.state is TrialState.COMPLETE]
+    assert len({r.trial.launch.key for r in complete}) == len(complete)
+    assert all(_is_machines(r) for r in records if r.state is not TrialState.COMPLETE)
+    return {
+        r.trial.launch.key: (
+            len(r.requests),
+            r.measurements[0].output_tokens,
+            r.measurements[0].accept_length,
+        )
+        for r in complete
+    }
+
+
+def _is_machines(record: TrialRecord) -> bool:
+    return record.state is TrialState.FAILED and record.trial.attempt <= MOST_FAILURES
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    torment = Torment(tmp_path_factory.mktemp("undisturbed"), 999)
+    torment.run(0, 0.1)
+    rows = rows_of(torment.folder, torment.family.study)
+    assert len(rows) == 5
+    return rows
+
+
+@pytest.fixture
+def tormented(tmp_path: Path) -> Iterator[Callable[..., Torment]]:
+    made: list[Torment] = []
+
+    def begin(seed: int, executor: str = "inline") -> Torment:
+        made.append(Torment(tmp_path, seed, executor))
+        return made[-1]
+
+    yield begin
+    for torment in made:
+        if torment.driver is not None:
+            torment.driver.kill()
+        torment.family.kill()
+
+
+def check_end(torment: Torment, undisturbed: dict[str, Row]) -> None:
+    rows = rows_of(torment.folder, torment.family.study)
+    assert rows == undisturbed
+    torment.family.wait_gone()
+    end = time.monotonic() + 20
+    while left := tagged(torment.family.study):
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sweep_ends_whole_whoever_is_killed(
+    seed: int, tormented: Callable[..., Torment], undisturbed: dict[str, Row]
+) -> None:
+    torment = tormented(seed)
+    torment.run(26, 0.3)
+    check_end(torment, undisturbed)
+    # Eight seeds make 200 kills; a sweep may end a little earlier than its killer.
+    assert torment.killed.total() >= 25
+
+
+def test_a_sweep_on_ray_ends_whole_whoever_is_killed(
+    tormented: Callable[..., Torment], undisturbed: dict[str, Row]
+) -> None:
+    torment = tormented(100, "ray")
+    torment.run(10, 3.0)
+    check_end(torment, undisturbed)
+    assert torment.killed.total() > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_many_sweeps_end_whole_whoever_is_killed(
+    seed: int, tormented: Callable[..., Torment], undisturbed: dict[str, Row]
+) -> None:
+    torment = tormented(seed)
+    torment.run(60, 0.4)
+    check_end(torment, undisturbed)
