@@ -1,9 +1,13 @@
 """What the driver costs a trial: `python -m benchmarks.driver`.
 
 Runs the loop of `sweeper.search` over the space of `eagle3` with an executor whose trials take no
-time, so that all time is the driver's: choosing the setting, writing the rows (real files, synced),
-telling the sampler, showing, publishing. Printed for each number of slots: milliseconds a trial,
-wall and CPU, over all launches and over the last hundred, whose growth is that of the history.
+time, so that all time is the driver's. Printed for each number of slots, in milliseconds a trial:
+
+    wall, cpu    all of it
+    choose       the sampler: asking, telling, whether to stop
+    write        the rows: real files, synced
+    loop         the rest: agenda, view, display, numbers published, a report each minute
+    first, last  wall of the first and of the last hundred launches: the growth with the history
 """
 
 import argparse
@@ -13,7 +17,7 @@ import pstats
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,15 +29,16 @@ from sweeper.plan import Plan, make_plan
 from sweeper.records import (
     HostFacts,
     Measurement,
+    Point,
     RequestTiming,
     ServerFacts,
     TrialRecord,
     TrialState,
 )
-from sweeper.sampler import make_sampler
+from sweeper.sampler import Sampler, make_sampler
 from sweeper.search import Interrupt, Sweep
 from sweeper.store import Store
-from sweeper.study import Study
+from sweeper.study import SAMPLERS, Study
 
 _CHUNKS = 250
 
@@ -102,6 +107,7 @@ class InstantExecutor:
     ended_s: list[float] = field(default_factory=list)
     _busy: deque[tuple[str, Assignment]] = field(default_factory=deque)
     dashboard_url: str | None = None
+    hardware: str | None = "simulated"
 
     def free_slots(self) -> list[str]:
         """Return the idle slots."""
@@ -136,19 +142,65 @@ class InstantExecutor:
         """Nothing is left."""
 
 
+class TimedStore(Store):
+    """A store that knows how long it wrote."""
+
+    spent_s = 0.0
+
+    def write(self, record: TrialRecord) -> None:
+        """Write, and take the time."""
+        begun = time.perf_counter()
+        super().write(record)
+        self.spent_s += time.perf_counter() - begun
+
+
+class TimedSampler:
+    """A sampler that knows how long it thought."""
+
+    def __init__(self, inner: Sampler) -> None:
+        self._inner = inner
+        self.spent_s = 0.0
+
+    def tell(self, record: TrialRecord) -> None:
+        """Tell, and take the time."""
+        begun = time.perf_counter()
+        self._inner.tell(record)
+        self.spent_s += time.perf_counter() - begun
+
+    def ask(self, taken: Collection[str]) -> Point | None:
+        """Ask, and take the time."""
+        begun = time.perf_counter()
+        point = self._inner.ask(taken)
+        self.spent_s += time.perf_counter() - begun
+        return point
+
+    def stop_reason(self) -> str | None:
+        """Ask whether to stop, take the time, and go on: the cost of a long sweep is wanted."""
+        begun = time.perf_counter()
+        self._inner.stop_reason()
+        self.spent_s += time.perf_counter() - begun
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Milliseconds a trial.
 
     Attributes:
+        launches: How many there were; a sampler may find that going on is in vain.
         wall_ms: Over all launches.
         cpu_ms: The same, CPU time of the process.
+        choose_ms: Wall, in the sampler.
+        write_ms: Wall, in the store.
         first_ms: Wall, launches 1 to 100.
         last_ms: Wall, the last hundred.
     """
 
+    launches: int
     wall_ms: float
     cpu_ms: float
+    choose_ms: float
+    write_ms: float
     first_ms: float
     last_ms: float
 
@@ -156,12 +208,12 @@ class Cost:
 def measure(study: Study, plan: Plan, folder: Path, slots: int) -> Cost:
     """Run one sweep and return what its driver cost."""
     executor = InstantExecutor(slots)
-    with Store(folder) as store, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+    with TimedStore(folder) as store, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         store.create()
         store.lock()
         store.keep_study(study.text)
         display = make_display(nowhere)
-        sampler = make_sampler(study, plan)
+        sampler = TimedSampler(make_sampler(study, plan))
         live = Live(study, plan.settings)
         sweep = Sweep(study, store, executor, sampler, display, Interrupt(), [], live)
         begun, cpu = time.perf_counter(), time.process_time()
@@ -170,8 +222,11 @@ def measure(study: Study, plan: Plan, folder: Path, slots: int) -> Cost:
     ends = executor.ended_s
     launches, some = len(ends), min(100, len(ends) - 1)
     return Cost(
+        launches=launches,
         wall_ms=wall / launches * 1e3,
         cpu_ms=cpu / launches * 1e3,
+        choose_ms=sampler.spent_s / launches * 1e3,
+        write_ms=store.spent_s / launches * 1e3,
         first_ms=(ends[some] - begun) / (some + 1) * 1e3,
         last_ms=(ends[-1] - ends[-1 - some]) / some * 1e3,
     )
@@ -183,13 +238,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--launches", type=int, default=1000)
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--space", default="eagle3")
+    parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the space file's")
     parser.add_argument("--profile", action="store_true", help="say where the CPU time goes")
     arguments = parser.parse_args(argv)
     study = load_study(find_space(arguments.space)).resolved(gpus_present=False)
     study = replace(study, budget=replace(study.budget, launches=arguments.launches, hours=None))
+    if arguments.sampler:
+        study = replace(study, sampler=arguments.sampler)
     plan = make_plan(study)
-    print(f"{arguments.launches} launches of {len(plan.settings)} settings; ms a trial")
-    print(f"{'slots':>5} {'wall':>8} {'cpu':>8} {'first 100':>10} {'last 100':>10}")
+    print(f"{len(plan.settings)} settings, sampler {study.sampler}; ms a trial")
+    heads = ("slots", "launches", "wall", "cpu", "choose", "write", "loop", "first", "last")
+    print("".join(f"{head:>9}" for head in heads))
     for slots in arguments.slots:
         with tempfile.TemporaryDirectory(prefix="sweeper-driver-") as folder:
             profile = cProfile.Profile()
@@ -197,11 +256,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 profile.enable()
             cost = measure(study, plan, Path(folder) / "runs" / "driver", slots)
             profile.disable()
-        print(
-            f"{slots:>5} {cost.wall_ms:>8.2f} {cost.cpu_ms:>8.2f} "
-            f"{cost.first_ms:>10.2f} {cost.last_ms:>10.2f}",
-            flush=True,
-        )
+        loop_ms = cost.wall_ms - cost.choose_ms - cost.write_ms
+        shown = (cost.wall_ms, cost.cpu_ms, cost.choose_ms, cost.write_ms, loop_ms)
+        figures = "".join(f"{ms:>9.2f}" for ms in (*shown, cost.first_ms, cost.last_ms))
+        print(f"{slots:>9}{cost.launches:>9}{figures}", flush=True)
         if arguments.profile:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(25)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from sweeper.clock import Clock
 from sweeper.records import Limits, Workload
 
 LOADS = (
-    Workload(name="single", prompts="five", concurrency=1, max_tokens=400, repeats=1),
-    Workload(
-        name="sixteen", prompts="mixed", concurrency=16, max_tokens=128, repeats=1, warmup=16
-    ),
+    Workload(name="single", concurrency=1, max_tokens=400, repeats=1),
+    Workload(name="sixteen", concurrency=16, max_tokens=96, repeats=1, warmup=16),
 )
 #: Our name -> the name in the other client's file; both in ms and tok/s.
 NAMES = {
@@ -93,6 +91,7 @@ def table(rounds: Sequence[dict[str, Any]]) -> str:
         "| load | number | sweeper | sglang.bench_serving | difference |",
         "|---|---|---|---|---|",
     ]
+    rounds = [r for r in rounds if r["sglang"] is not None]
     for load in dict.fromkeys(r["load"] for r in rounds):
         for mine, other in NAMES.items():
             pairs = [(r["sweeper"][mine], r["sglang"][other]) for r in rounds if r["load"] == load]
@@ -107,15 +106,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("url")
     parser.add_argument("--tokenizer", required=True, help="folder of the model")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--single", default="five", help="prompts of the load of one stream")
+    parser.add_argument("--sixteen", default="mixed", help="prompts of the other load")
+    parser.add_argument("--only-ours", action="store_true", help="leave SGLang's client out")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(argv)
     rounds: list[dict[str, Any]] = []
     with ClientProcess.start() as client:
         for number in range(options.rounds):
-            for load in LOADS:
+            for kind in LOADS:
+                load = replace(kind, prompts=getattr(options, kind.name))
                 salt = secrets.token_hex(4)
                 mine = ours(client, options.url, load, salt)
-                other = theirs(options.url, load, salt, options.tokenizer)
+                other = None
+                if not options.only_ours:
+                    other = theirs(options.url, load, salt, options.tokenizer)
                 rounds.append(
                     {"round": number, "load": load.name, "sweeper": mine, "sglang": other}
                 )

@@ -31,7 +31,13 @@ _POLL_S = 0.02
 
 
 def kill_owner(
-    space: str, when: str, *, runs: Path, wait_s: float, gone_s: float
+    space: str,
+    when: str,
+    *,
+    runs: Path,
+    wait_s: float,
+    gone_s: float,
+    gpu_ids: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Do it once.
 
@@ -41,13 +47,14 @@ def kill_owner(
         runs: Folder of all results.
         wait_s: How long to wait for that moment.
         gone_s: How long to wait for the end of the server.
+        gpu_ids: The GPUs that are looked at; None for all.
 
     Raises:
         TimeoutError: The moment did not come.
     """
     study = load_study(find_space(space))
     gpus = detect()
-    ids = [device.index for device in gpus.devices()]
+    ids = [device.index for device in gpus.devices()] if gpu_ids is None else list(gpu_ids)
     before = gpus.memory_used_mib(ids)
     folder = newest_run(runs, study.name)
     old = set(_logs(folder))
@@ -120,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--wait", type=float, default=120.0, help="seconds until that moment")
     parser.add_argument("--gone", type=float, default=20.0, help="seconds until the end")
+    parser.add_argument("--gpus", type=int, nargs="+", help="numbers of the GPUs to look at")
     options = parser.parse_args(argv)
     found = kill_owner(
         options.space,
@@ -127,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs=options.runs,
         wait_s=options.wait,
         gone_s=options.gone,
+        gpu_ids=options.gpus,
     )
     sys.stdout.write(json.dumps(found) + "\n")
     return 0 if found["processes_gone_s"] is not None else 1

@@ -222,3 +222,25 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
         else:
             left[why] += 1
     return kept, [f"{n} of the stored trials left out: {why}" for why, n in left.items()]
+
+
+def newest_hardware(records: Sequence[TrialRecord]) -> str | None:
+    """Return the GPUs of the last measured trial; None where none was measured."""
+    names = [r.host.gpu_name for r in records if r.host is not None and r.measurements]
+    return names[-1] if names else None
+
+
+def on_hardware(
+    records: Sequence[TrialRecord], hardware: str | None
+) -> tuple[list[TrialRecord], int]:
+    """Return the records that may be compared with what is measured on `hardware`.
+
+    Speeds of unlike GPUs are never mixed: each kind needs a baseline and a search of its own.
+
+    Returns:
+        The records, and how many were left out.
+    """
+    kept = [
+        r for r in records if r.host is None or not r.measurements or r.host.gpu_name == hardware
+    ]
+    return kept, len(records) - len(kept)

@@ -8,11 +8,10 @@ every second launch, so that each one has it on both sides. A finalist that is c
 best one is not launched again; one around which the node jumped is, while the reserve lasts.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
-from sweeper.objective import Standing, best, sample, standings, trend
+from sweeper.objective import Standing, best, contenders, sample, standings, trend
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 
@@ -22,8 +21,6 @@ _FOR_THREE = 9
 _BETWEEN = 2
 #: Further finalists of which the node's jumps leave open whether they are the best.
 _MAYBE = 3
-#: Standard errors by which a finalist must fall behind to be left out.
-_BEHIND = 3.0
 #: Machine faults of one setting among the confirmations that leave it out.
 _FAULTS = 2
 
@@ -137,18 +134,12 @@ def _still_in(
     }
     if not confirmed:
         return chosen
-    leader = max(confirmed.values(), key=lambda s: objective.gain(s.values[0]))
-    return [s for s in chosen if not _is_behind(confirmed.get(s.key), leader, study)]
-
-
-def _is_behind(standing: Standing | None, leader: Standing, study: Study) -> bool:
-    if standing is None or standing.key == leader.key:
-        return False
-    if standing.broken and not leader.broken:
-        return True
-    gap = study.objectives[0].gain(leader.values[0] - standing.values[0])
-    allowed = _BEHIND * math.hypot(leader.error, standing.error)
-    return gap > allowed * abs(leader.values[0])
+    sound = [s for s in confirmed.values() if not s.broken]
+    if not sound:
+        return [s for s in chosen if s.key not in confirmed]
+    leader = max(sound, key=lambda s: objective.gain(s.values[0]))
+    close = {s.key for s in contenders(sound, leader, study.objectives)}
+    return [s for s in chosen if s.key not in confirmed or s.key in close]
 
 
 def _is_out(key: str, finished: Sequence[TrialRecord]) -> bool:

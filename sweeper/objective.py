@@ -29,6 +29,8 @@ METRICS: tuple[str, ...] = tuple(
 _BY_PASS = {"output_tok_s": "repeats_tok_s"}
 #: A setting may have so many more degenerate answers than the baseline, as a share of all.
 DEGENERATE_MARGIN = 0.2
+#: Standard errors of a difference beyond which a setting no longer contends.
+_BEHIND = 2.0
 _Z = 1.959964
 
 _SLO = re.compile(r"^\s*(?:([\w-]+)\.)?(\w+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*$")
@@ -321,6 +323,23 @@ def best(found: Sequence[Standing], objectives: Sequence[Objective]) -> Standing
     top = max(map(sure, allowed))
     tied = [s for s in allowed if sure(s) >= top - abs(top) * TIE]
     return min(tied, key=lambda s: (s.simplicity, -sure(s)))
+
+
+def contenders(
+    found: Sequence[Standing], leader: Standing, objectives: Sequence[Objective]
+) -> list[Standing]:
+    """Return the leader and the settings that may be as good, by two standard errors."""
+    first = objectives[0]
+
+    def gap(standing: Standing) -> float:
+        behind = first.gain(leader.values[0]) - first.gain(standing.values[0])
+        return behind / abs(leader.values[0]) if leader.values[0] else behind
+
+    return [
+        s
+        for s in found
+        if s.key == leader.key or gap(s) <= _BEHIND * math.hypot(leader.error, s.error)
+    ]
 
 
 def baseline(found: Sequence[Standing]) -> Standing | None:

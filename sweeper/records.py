@@ -342,6 +342,8 @@ class HostFacts:
         gpu_ids: The GPUs given to the server.
         driver_version: The NVIDIA driver's version; None without one.
         ray_node_id: Node in the Ray cluster; None outside one.
+        sharing: Slots that share this host's GPUs, itself among them; 1 for a host of its own.
+        other_hosts: Where the other processes of a server over several nodes ran.
     """
 
     host: str
@@ -350,6 +352,8 @@ class HostFacts:
     gpu_ids: tuple[int, ...] = ()
     driver_version: str | None = None
     ray_node_id: str | None = None
+    sharing: int = 1
+    other_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from sweeper.agenda import Ledger, fitting, next_trial
+from sweeper.agenda import Ledger, fitting, newest_hardware, next_trial, on_hardware
 from sweeper.cluster import (
     Assignment,
     Executor,
@@ -163,9 +163,7 @@ class Sweep:
             self.running.append(trial)
             self._submitted_s[trial.number] = self.now_s()
             self.executor.submit(slot, self._assignment(trial))
-        self.live.note(
-            self.now_s(), busy=len(self.running), free=len(self.executor.free_slots())
-        )
+        self.live.note(self.now_s(), busy=len(self.running), free=len(self.executor.free_slots()))
         if not self.running and not self.executor.free_slots():
             lost = "; ".join(f"{s}: {why}" for s, why in self.executor.lost_slots().items())
             raise StopSweep(f"no slot is left ({lost})")
@@ -357,10 +355,15 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
             if records:
                 display.say(f"going on with {len(records)} finished trials in {folder}")
             sampler = make_sampler(study, plan)
-            executor = _executor(arguments, study, address)
+            executor = _executor(arguments, study, address, newest_hardware(records))
             interrupt.install()  # Ray takes SIGTERM when it starts.
             if executor.dashboard_url:
                 display.say(dashboard_line(executor.dashboard_url, os.environ))
+            records, others = on_hardware(records, executor.hardware)
+            for slot, why in executor.lost_slots().items():
+                display.say(f"{slot} is not used: {why}")
+            if others:
+                display.say(f"{others} of the stored trials left out: measured on other hardware")
             live = Live(study, plan.settings if plan.complete else None)
             sweep = Sweep(study, store, executor, sampler, display, interrupt, records, live)
             sweep.run()
@@ -371,7 +374,9 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
         return _finish(arguments, store, study, sweep)
 
 
-def _executor(arguments: argparse.Namespace, study: Study, address: str | None) -> Executor:
+def _executor(
+    arguments: argparse.Namespace, study: Study, address: str | None, hardware: str | None
+) -> Executor:
     if arguments.executor == "inline":
         gpu_ids = () if study.simulated else tuple(range(study.engine.gpus))
         return InlineExecutor(study.adapter, detect(), gpu_ids=gpu_ids)
@@ -381,6 +386,9 @@ def _executor(arguments: argparse.Namespace, study: Study, address: str | None) 
         gpus=study.engine.gpus,
         simulated=study.simulated,
         address=address,
+        nodes=study.engine.nodes,
+        slots_per_node=study.engine.slots_per_node,
+        hardware=hardware,
     )
 
 

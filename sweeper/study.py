@@ -68,7 +68,9 @@ class EngineSpec:
         kind: "auto", "sglang" or "simulated"; never "auto" once resolved.
         command: The program to which flags are appended; None for the engine's own.
         model: Path or name of the target model.
-        gpus: GPUs of one server.
+        gpus: GPUs of one server, over all of its nodes.
+        nodes: Nodes of one server, with the same number of GPUs on each.
+        slots_per_node: Servers that share a node at most.
         flags: Flags of every launch.
         env: Variables of every launch.
         simulation: Used where the embedded server stands in.
@@ -79,6 +81,8 @@ class EngineSpec:
     command: tuple[str, ...] | None
     model: str
     gpus: int
+    nodes: int = 1
+    slots_per_node: int = 1
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     simulation: Simulation = field(default_factory=Simulation)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from statistics import NormalDist, fmean, median, variance
+from statistics import NormalDist, fmean, variance
 
 from sweeper.intervals import Drift, drift, student_t
 from sweeper.records import TrialRecord
@@ -25,10 +25,13 @@ _CONFIDENCE = 0.99
 _P_VALUE = 0.05
 #: Standard deviations by which two launches of the baseline differ where the node jumped.
 _JUMP = 3.0
-#: Bends of the baseline from which their median is taken, which a jump does not move.
+#: Bends of the baseline from which the smaller ones tell which of the others are jumps.
 _MANY_BENDS = 4
-#: Freedom of a median of squares by that of a mean of as many (its asymptotic efficiency).
-_MEDIAN_EFFICIENCY = 0.37
+#: A third of normal values lie closer to 0 than so many standard deviations.
+_THIRD = 0.4307
+#: Freedom of as many second differences, each of which shares launches with its neighbours
+#: (18/35: von Neumann, Kent, Bellinson and Hart 1941).
+_BEND_FREEDOM = 18 / 35
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +216,8 @@ def roughness(trend: Trend) -> tuple[float, float]:
     Each launch of it with one before and one after is compared with the straight line between
     those two, which a slow drift does not disturb. Of independent launches with variance v the
     difference has v (1 + w^2 + (1 - w)^2), with w the weight of the one after. Of four or more
-    the median counts (1.4826 times the median distance), which a node that jumps once or twice
-    does not move.
+    those beyond three standard deviations, as the smallest third shows them, are jumps of the
+    node and left out: a node that is slow for a while makes up to four.
     """
     bends: list[float] = []
     for samples in trend.anchors.values():
@@ -223,7 +226,7 @@ def roughness(trend: Trend) -> tuple[float, float]:
             w = (b.time_s - a.time_s) / span_s if span_s > 0 else 0.5
             bend = b.log - ((1 - w) * a.log + w * c.log)
             bends.append(abs(bend) / math.sqrt(1 + w**2 + (1 - w) ** 2))
-    if len(bends) < _MANY_BENDS:
-        return sum(bend**2 for bend in bends), float(len(bends))
-    freedom = _MEDIAN_EFFICIENCY * len(bends)
-    return (1.4826 * median(bends)) ** 2 * freedom, freedom
+    if len(bends) >= _MANY_BENDS:
+        limit = _JUMP * sorted(bends)[(len(bends) - 1) // 3] / _THIRD
+        bends = [bend for bend in bends if bend <= limit]
+    return _BEND_FREEDOM * sum(bend**2 for bend in bends), _BEND_FREEDOM * len(bends)

@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean
 
 from sweeper.fairness import unfair
 from sweeper.intervals import Interval, student_t
-from sweeper.objective import Standing, baseline, best, sample, standings, trend
+from sweeper.objective import Standing, baseline, best, contenders, sample, standings, trend
 from sweeper.records import Launch, TrialRecord
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text
 from sweeper.space import point_text
@@ -96,10 +96,11 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     )
 
 
-def _candidates(found: Sequence[Standing]) -> int:
-    """Return out of how many settings the winner was picked."""
+def _candidates(found: Sequence[Standing], winner: Standing, study: Study) -> int:
+    """Return out of how many settings, about as good, the winner was picked."""
     allowed = [s for s in found if not s.broken and not s.is_baseline]
-    return len([s for s in allowed if s.is_confirmed] or allowed)
+    allowed = [s for s in allowed if s.is_confirmed] or allowed
+    return len(contenders(allowed, winner, study.objectives))
 
 
 def _repeats(found: Sequence[Standing], moved: Trend, study: Study) -> Repeats:
@@ -172,7 +173,7 @@ def _ratio(
         [s.passes for s in b],
         weights=weights,
         repeats=repeats,
-        candidates=_candidates(found),
+        candidates=_candidates(found, winner, study),
         # Of single passes only a baseline's own requests tell the noise.
         seen=pass_noise(_samples(base.records, study))[0],
     )

@@ -13,6 +13,7 @@ from sweeper.cluster.access import (
 )
 from sweeper.cluster.base import Assignment, Cancelled, Executor, Outcome, Status, SweepNumbers
 from sweeper.cluster.inline import InlineExecutor
+from sweeper.cluster.nodes import Shape
 from sweeper.engines.base import Engine
 
 __all__ = [
@@ -38,17 +39,24 @@ def connect(
     simulated: bool,
     address: str | None,
     folder: str | None = None,
+    nodes: int = 1,
+    slots_per_node: int = 1,
+    hardware: str | None = None,
 ) -> Executor:
     """Start Ray on this machine, or join the cluster at `address`, and take its slots.
 
     Args:
         engine: The adapter.
         study: The study's name.
-        gpus: GPUs of one server.
+        gpus: GPUs of one server, over all of its nodes.
         simulated: Whether GPUs are made up.
         address: A cluster to join; None starts Ray on this machine.
         folder: The run's folder, absolute: servers that an earlier driver of it left are ended.
             None ends those of every run of a study of this name.
+        nodes: Nodes of one server.
+        slots_per_node: Servers that share a node at most.
+        hardware: Name of the GPUs that earlier trials ran on. Slots of that kind are taken if
+            there are any, else those of the commonest kind; unlike ones are never mixed.
 
     Raises:
         UserError: The cluster cannot be reached, or no node has enough GPUs.
@@ -63,5 +71,11 @@ def connect(
     from sweeper.cluster.ray_executor import RayExecutor
 
     return RayExecutor(
-        engine, study=study, gpus=gpus, simulated=simulated, address=address, folder=folder
+        engine,
+        study=study,
+        shape=Shape(gpus=gpus, nodes=nodes, slots_per_node=slots_per_node),
+        simulated=simulated,
+        address=address,
+        folder=folder,
+        hardware=hardware,
     )

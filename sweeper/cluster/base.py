@@ -41,6 +41,10 @@ class Executor(Protocol):
     def dashboard_url(self) -> str | None:
         """Where people can watch; None if nowhere."""
 
+    @property
+    def hardware(self) -> str | None:
+        """Name of the GPUs of all slots in service; None for servers without."""
+
     def free_slots(self) -> list[str]:
         """Return the slots that are alive and idle."""
 

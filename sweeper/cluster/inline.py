@@ -48,6 +48,11 @@ class InlineExecutor:
 
     dashboard_url: str | None = None
 
+    @property
+    def hardware(self) -> str | None:
+        """Name of the GPUs."""
+        return self._host.gpu_name
+
     def free_slots(self) -> list[str]:
         """Return the one slot if it is idle."""
         return [] if self._thread is not None or self._service.lost else [SLOT]

@@ -7,21 +7,22 @@
 What takes a slot out of service for good is in `service.py`.
 """
 
-import contextlib
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from sweeper.cluster import nodes
 from sweeper.cluster.base import Outcome
+from sweeper.cluster.held import Held
 from sweeper.cluster.metrics import Publisher, SweepNumbers
+from sweeper.cluster.nodes import Shape
 from sweeper.cluster.service import Service
-from sweeper.cluster.slot import Leftovers, Slot
+from sweeper.cluster.slot import Leftovers, Owner
 from sweeper.cluster.trial import Assignment, Status, host_name, run_mark
 from sweeper.engines.base import Engine
 from sweeper.errors import SlotLost, UserError
@@ -35,23 +36,8 @@ _STATUS_S = 0.2
 #: A slot answers from a thread of its own; one that does not for so long is stopped or stuck.
 _SILENT_S = 120.0
 _LOOK_S = 0.5
-
-
-@dataclass(slots=True)
-class _Held:
-    """One slot as the driver sees it."""
-
-    node: str
-    actor: Any = None
-    starts: int = 0
-    starting: Any = None
-    since_s: float = 0.0
-    raylet: ProcessId | None = None
-    assignment: Assignment | None = None
-    ref: Any = None
-    status_ref: Any = None
-    asked_s: float = 0.0
-    status: Status = field(default_factory=Status)
+#: Between two looks for nodes that have joined.
+_JOINED_S = 5.0
 
 
 class RayExecutor:
@@ -60,11 +46,15 @@ class RayExecutor:
     Args:
         engine: The adapter.
         study: The study's name.
-        gpus: GPUs of one server.
-        simulated: Whether GPUs are made up; only on this machine's own Ray.
+        shape: What one server needs.
+        simulated: Whether GPUs are made up; on this machine's own Ray they need not be there.
         address: A cluster to join; None starts Ray on this machine, on loopback only.
         folder: The run's folder, absolute; see `connect`.
+        hardware: Name of the GPUs to prefer; see `connect`.
         silent_s: Real seconds after which a slot that does not answer is given up.
+
+    Attributes:
+        hardware: Name of the GPUs of all slots in service; None for servers without.
 
     Raises:
         UserError: The cluster cannot be reached, or no node has enough GPUs.
@@ -75,84 +65,126 @@ class RayExecutor:
         engine: Engine,
         *,
         study: str,
-        gpus: int,
+        shape: Shape,
         simulated: bool,
         address: str | None,
         folder: str | None = None,
+        hardware: str | None = None,
         silent_s: float = _SILENT_S,
     ) -> None:
         self._engine = engine
         self._study = study
-        self._gpus = gpus
+        self._shape = shape
         self._simulated = simulated
         self._address = address
         self._silent_s = silent_s
         self._service = Service()
-        self._slots: dict[str, _Held] = {}
+        self._slots: dict[str, Held] = {}
+        self._looked_s = 0.0
+        self._undone: list[Outcome] = []
         if folder is not None:
             self._leftovers = Leftovers(mark=run_mark(study, folder), logs=f"{folder}/logs")
         else:
             self._leftovers = Leftovers(mark=f"sweeper/{study}/")
-        self.dashboard_url = _init(address, gpus if simulated else None)
+        self.hardware: str | None = None
+        self.dashboard_url = self._init()
         self._publisher = Publisher()
         try:
             self._find_slots()
-            self._wait_for_all()
+            self._wait_for_all(hardware)
         except BaseException:
             self.close()
             raise
 
+    def _init(self) -> str | None:
+        wanted = self._shape.gpus * self._shape.slots_per_node
+        return _init(self._address, wanted if self._simulated else None)
+
     def _find_slots(self) -> None:
-        nodes = [n for n in ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
-        fitting = [n for n in nodes if n["Resources"].get("GPU", 0) >= self._gpus]
-        if self._gpus == 0:
-            fitting = fitting[:1]
-        if not fitting:
-            has = ", ".join(f"{n['Resources'].get('GPU', 0):g}" for n in nodes) or "none"
-            raise UserError(
-                f"a server needs {self._gpus} GPUs on one node; "
-                f"the nodes of the cluster have: {has}"
-            )
-        for index, node in enumerate(fitting):
-            self._slots[f"slot-{index}"] = _Held(node=node["NodeID"])
-        self._service.add(self._slots)
-        for name in self._slots:
+        """Take the nodes that there are.
+
+        Raises:
+            UserError: Not one slot fits.
+        """
+        alive = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
+        why = nodes.refusal(alive, self._shape)
+        if why is not None:
+            raise UserError(why)
+        self._add_slots(alive)
+
+    def _add_slots(self, alive: list[nodes.Node]) -> None:
+        """Start slots wherever there is room for more."""
+        self._looked_s = time.monotonic()
+        held = [h for n, h in self._slots.items() if n not in self._service.lost]
+        if self._shape.nodes > 1:
+            count = nodes.groups(alive, self._shape, len(held))
+            found = [Held(node=None, gpu_name=self._made_up(None)) for _ in range(count)]
+        else:
+            taken = Counter(h.node for h in self._slots.values() if h.node is not None)
+            found = [
+                Held(node=node.id, sharing=sharing, gpu_name=self._made_up(node.kind))
+                for node, sharing in nodes.room(alive, self._shape, taken)
+            ]
+        for one in found:
+            name = f"slot-{len(self._slots)}"
+            self._slots[name] = one
+            self._service.add([name])
             self._start(name, self._leftovers)
 
-    def _start(self, name: str, leftovers: Leftovers) -> None:
-        """Start the slot's actor on its node; returns at once."""
-        held = self._slots[name]
-        held.actor = (
-            ray.remote(Slot)
-            .options(
-                name=f"sweeper {self._study} {name} {os.getpid()}.{held.starts}",
-                num_gpus=self._gpus,
-                num_cpus=0,
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=4,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(held.node, soft=False),
-            )
-            .remote(
-                name,
-                self._engine,
-                leftovers,
-                self._simulated,
-                (host_name(), ProcessId.of(os.getpid())),
-            )
-        )
-        held.starts += 1
-        held.starting = held.actor.facts.remote()
-        held.since_s = time.monotonic()
+    def _made_up(self, kind: str | None) -> str | None:
+        if not self._simulated:
+            return None
+        return f"simulated {kind}" if kind else "simulated"
 
-    def _wait_for_all(self) -> None:
-        """Wait until each slot is ready or lost: one that starts ends all leftovers on its host."""
+    def _look_for_nodes(self) -> None:
+        """Take nodes that have joined since the last look, now and then."""
+        if self._address is None or time.monotonic() - self._looked_s < _JOINED_S:
+            return
+        alive = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
+        ids = {node.id for node in alive}
+        for name, held in self._slots.items():
+            if held.node is not None and held.node not in ids and held.ref is None:
+                self._service.lose(name, "its node is gone")
+                held.end()
+        self._add_slots(alive)
+
+    def _start(self, name: str, leftovers: Leftovers) -> None:
+        """Start the slot's actors; returns at once."""
+        held = self._slots[name]
+        owner = Owner(
+            slot=name,
+            engine=self._engine,
+            leftovers=leftovers,
+            driver=(host_name(), ProcessId.of(os.getpid())),
+            gpu_name=held.gpu_name,
+            sharing=held.sharing,
+        )
+        held.start(self._study, self._shape, owner)
+
+    def _wait_for_all(self, hardware: str | None) -> None:
+        """Wait until each slot is ready or lost: one that starts ends all leftovers on its host.
+
+        Then the commonest hardware is chosen; slots of another kind are left out of the sweep.
+        """
         while self._starting():
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
             self._look_at_starts()
-        if not self._idle():
+        idle = self._idle()
+        if not idle:
             why = "; ".join(f"{n}: {w}" for n, w in self._service.lost.items())
             raise UserError(f"no slot could be started: {why}")
+        kinds = Counter(f.gpu_name for n in idle if (f := self._slots[n].facts) is not None)
+        self.hardware = hardware if hardware in kinds else kinds.most_common(1)[0][0]
+        for name in idle:
+            self._check_hardware(name)
+
+    def _check_hardware(self, name: str) -> None:
+        """Leave out a slot whose numbers could not be compared with the others'."""
+        held = self._slots[name]
+        if held.facts is not None and held.facts.gpu_name != self.hardware:
+            has = held.facts.gpu_name
+            self._service.lose(name, f"other hardware: {has}, where the sweep has {self.hardware}")
+            held.end()
 
     def _starting(self) -> list[Any]:
         return [h.starting for h in self._slots.values() if h.starting is not None]
@@ -174,8 +206,10 @@ class RayExecutor:
             try:
                 done, _ = ray.wait([held.starting], timeout=0)
                 if done:
-                    _, held.raylet = ray.get(held.starting)
+                    held.facts, held.raylet = ray.get(held.starting)
                     held.starting = None
+                    if self.hardware is not None:
+                        self._check_hardware(name)
                 elif time.monotonic() - held.since_s > _ACTOR_START_S:
                     raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
             except RayError as error:
@@ -185,10 +219,7 @@ class RayExecutor:
         """Note that a slot's actor is gone, and start another unless that is in vain."""
         held = self._slots[name]
         lost_log = held.assignment
-        with contextlib.suppress(RayError):
-            ray.kill(held.actor)
-        held.actor = held.starting = held.ref = held.status_ref = held.assignment = None
-        held.status = Status()
+        held.end()
         self._service.died(name, why)
         if name in self._service.lost:
             return
@@ -204,20 +235,31 @@ class RayExecutor:
         self._start(name, leftovers)
 
     def _start_ray_anew(self) -> None:
-        """Start Ray on this machine again; it has one node, so no slot is at work."""
+        """Start Ray on this machine again; it has one node, so its slots get the new one."""
+        for name, held in self._slots.items():
+            if held.assignment is not None:
+                lost = SlotLost("Ray on this machine was lost")
+                self._undone.append(Outcome(slot=name, assignment=held.assignment, lost=lost))
         ray.shutdown()
-        self.dashboard_url = _init(None, self._gpus if self._simulated else None)
-        self._find_slots()
+        self.dashboard_url = self._init()
+        self._publisher = Publisher()
+        (node,) = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
+        for name, held in self._slots.items():
+            held.end()
+            held.node = node.id
+            if name not in self._service.lost:
+                self._start(name, self._leftovers)
 
     def free_slots(self) -> list[str]:
         """Return the slots that are alive and idle; waits for one while all are starting."""
         self._look_at_starts()
+        self._look_for_nodes()
         while not self._idle() and self._starting() and not self._busy():
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
             self._look_at_starts()
         return self._idle()
 
-    def _busy(self) -> dict[str, _Held]:
+    def _busy(self) -> dict[str, Held]:
         return {name: held for name, held in self._slots.items() if held.ref is not None}
 
     def lost_slots(self) -> dict[str, str]:
@@ -226,17 +268,13 @@ class RayExecutor:
 
     def submit(self, slot: str, assignment: Assignment) -> None:
         """Start a trial on an idle slot."""
-        held = self._slots[slot]
-        assert held.ref is None
-        held.assignment = assignment
-        held.ref = held.actor.run.options(
-            name=f"trial {assignment.trial.number} on {slot}"
-        ).remote(assignment)
-        held.status = Status(number=assignment.trial.number)
-        held.asked_s = time.monotonic()
+        self._slots[slot].submit(slot, assignment)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         """Return what ended."""
+        if self._undone:
+            undone, self._undone = self._undone, []
+            return undone
         running = {held.ref: name for name, held in self._busy().items()}
         if not running:
             time.sleep(timeout_s)
@@ -244,7 +282,10 @@ class RayExecutor:
         done, _ = ray.wait(list(running), num_returns=1, timeout=timeout_s)
         if done:
             done, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
-        return [self._outcome(running[ref]) for ref in done]
+        # One outcome may show that Ray is lost, and all slots with it.
+        return [
+            self._outcome(running[ref]) for ref in done if self._slots[running[ref]].ref is ref
+        ]
 
     def _outcome(self, slot: str) -> Outcome:
         held = self._slots[slot]
@@ -257,8 +298,7 @@ class RayExecutor:
         except RayError as error:
             why = f"the trial's method failed: {_first_line(error)}"
         else:
-            held.assignment = held.ref = held.status_ref = None
-            held.status = Status()
+            held.finish()
             if record is not None:
                 self._service.ended(slot, record)
             return Outcome(slot=slot, assignment=assignment, record=record)
@@ -303,9 +343,7 @@ class RayExecutor:
     def close(self) -> None:
         """Kill the actors, whose servers end with them, and leave or end Ray."""
         for held in self._slots.values():
-            if held.actor is not None:
-                with contextlib.suppress(RayError):
-                    ray.kill(held.actor)
+            held.end()
         ray.shutdown()
 
 

@@ -34,6 +34,7 @@ from sweeper.errors import (
     TrialError,
 )
 from sweeper.records import (
+    FlagValue,
     HostFacts,
     Launch,
     Limits,
@@ -68,6 +69,7 @@ class Assignment:
         time_scale: Engine seconds in a real second.
         env: Variables for the server that belong to no setting (the simulation's own).
         cache: Folder for compiled kernels, kept over all trials; below `folder`.
+        place_flags: Flags of where it runs, which belong to no setting: ranks, addresses.
     """
 
     trial: Trial
@@ -78,6 +80,7 @@ class Assignment:
     time_scale: float = 1.0
     env: tuple[tuple[str, str], ...] = ()
     cache: str = "cache"
+    place_flags: tuple[tuple[str, FlagValue], ...] = ()
 
     def mark(self, slot: str) -> str:
         """Return what the server's processes carry in their environment."""
@@ -194,7 +197,7 @@ class _Run:
             raise Cancelled
         return TrialRecord(
             trial=self.assignment.trial,
-            state=_state(failure),
+            state=state_of(failure),
             failure=failure,
             measurements=tuple(self.measurements),
             requests=tuple(self.requests),
@@ -212,7 +215,7 @@ class _Run:
             try:
                 server = start(
                     self.engine,
-                    _runnable(self.assignment),
+                    runnable(self.assignment),
                     place=self._place(),
                     gpus=self.gpus,
                     limits=self.assignment.limits,
@@ -332,17 +335,19 @@ class _Run:
             log.write(f"\n[sweeper] {text}")
 
 
-def _runnable(assignment: Assignment) -> Launch:
-    """Return the launch with this node's interpreter and the variables of no setting."""
+def runnable(assignment: Assignment) -> Launch:
+    """Return the launch with this node's interpreter, and what belongs to no setting."""
     launch = assignment.trial.launch
     command = launch.command
     if command[0] == "python":
         command = (sys.executable, *command[1:])
     env = {**dict(assignment.env), **launch.env, "SWEEPER_TRIAL": str(assignment.trial.number)}
-    return replace(launch, command=command, env=env)
+    flags = {**launch.flags, **dict(assignment.place_flags)}
+    return replace(launch, command=command, env=env, flags=flags)
 
 
-def _state(failure: Failure | None) -> TrialState:
+def state_of(failure: Failure | None) -> TrialState:
+    """Return the state of a trial that ended with this failure, or with none."""
     if failure is None:
         return TrialState.COMPLETE
     if failure.policy.fault is Fault.MACHINE:

@@ -104,6 +104,8 @@ class Builder:
             command=tuple(model.command) if model.command else None,
             model=model.model,
             gpus=model.gpus,
+            nodes=model.nodes,
+            slots_per_node=model.slots_per_node,
             flags=_flags(model.flags),
             env=_env(model.env),
             simulation=Simulation(**model.simulation.model_dump()),

@@ -29,11 +29,24 @@ class EngineModel(_Model):
     command: list[_Text] | None = Field(default=None, min_length=1)
     model: _Text
     gpus: int = Field(ge=0, le=1024)
+    nodes: int = Field(default=1, ge=1, le=128)
+    slots_per_node: int = Field(default=1, ge=1, le=64)
     flags: dict[str, YamlFlag] = {}
     env: dict[str, Scalar] = {}
     known_flags: list[str] = []
     preflight: bool = True
     simulation: SimulationModel = SimulationModel()
+
+    @model_validator(mode="after")
+    def _whole_slots(self) -> "EngineModel":
+        if self.nodes > 1 and self.slots_per_node > 1:
+            raise ValueError("give either 'nodes' or 'slots_per_node': a slot is parts or wholes")
+        if self.gpus % self.nodes or (self.nodes > 1 and not self.gpus):
+            raise ValueError(
+                f"'gpus' counts those of all nodes, so {self.gpus} cannot be shared evenly by "
+                f"{self.nodes} 'nodes'"
+            )
+        return self
 
 
 class BaselineModel(_Model):

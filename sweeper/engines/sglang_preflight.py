@@ -132,6 +132,7 @@ def validate(
     gpus_present: bool,
     cache: Path | None,
     cores: int,
+    limit_s: float | None = None,
 ) -> Verdicts:
     """Ask SGLang about command lines; what it said before of the same ones is not asked again.
 
@@ -144,6 +145,7 @@ def validate(
             nothing.
         cache: Folder where answers are kept; None for none.
         cores: How many may be asked about at once.
+        limit_s: Real seconds to wait; enough for a slow disk by default.
     """
     path = None if cache is None else cache / f"sglang-{version}.json"
     known = _read(path)
@@ -152,7 +154,13 @@ def validate(
     problem = ""
     if new:
         at_once = max(1, min(cores, _AT_ONCE))
-        answers, problem = _ask(python, env, [lines[index] for index in new], at_once)
+        if limit_s is None:
+            limit_s = _IMPORT_S + _EACH_S * len(new) / at_once
+        request = {
+            "settings": [{"argv": lines[i].argv, "env": dict(lines[i].env)} for i in new],
+            "at_once": at_once,
+        }
+        answers, problem = _ask(python, env, request, limit_s)
         known |= {keys[new[at]]: answer for at, answer in answers.items()}
         if answers:
             _write(path, known)
@@ -170,14 +178,9 @@ def validate(
 
 
 def _ask(
-    python: Sequence[str], env: Mapping[str, str], lines: Sequence[CommandLine], at_once: int
+    python: Sequence[str], env: Mapping[str, str], request: Mapping[str, object], limit_s: float
 ) -> tuple[dict[int, tuple[str, str]], str]:
     """Return index -> (kind, text) as far as it answered, and what went wrong."""
-    request = {
-        "settings": [{"argv": list(line.argv), "env": dict(line.env)} for line in lines],
-        "at_once": at_once,
-    }
-    limit_s = _IMPORT_S + _EACH_S * len(lines) / at_once
     try:
         process = subprocess.Popen(
             [*python, "-c", _program()],

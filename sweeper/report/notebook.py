@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import plotly.graph_objects as go
 
@@ -18,6 +19,18 @@ from sweeper.report.settings import DRAFT
 from sweeper.space import suggest
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
+
+
+def first_run(*folders: str) -> Path:
+    """Return the first folder that holds a study.
+
+    Raises:
+        UserError: None does.
+    """
+    for folder in map(Path, folders):
+        if (folder / "study.yaml").is_file():
+            return folder
+    raise UserError(f"no study in {' nor in '.join(folders)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,9 @@ def _tiles(run: Run) -> str:
     band = baseline_band(run.records, objective)
     if band is not None:
         spread = f"{number(band.low)} to {number(band.high)}, " if band.high > band.low else ""
-        tiles.append(
-            ("measured baseline", number(band.middle), spread + _launches(words, band.count))
-        )
+        # As the sentence has it: by its confirmations, drift taken out.
+        level = verdict.baseline.values[0] if verdict.baseline else band.middle
+        tiles.append(("measured baseline", number(level), spread + _launches(words, band.count)))
     if verdict.ratio is not None:
         ratio = verdict.ratio
         tiles.append(

@@ -16,6 +16,7 @@ from sweeper.wording import shared
 #: Settings in the table of the best ones, the baseline besides.
 ROWS = 15
 _NUMBERS = 12
+CHOSEN = "chosen: the best median less its standard error, or a simpler one within 1 % of it"
 
 
 def plain(text: str | None) -> str:
@@ -92,13 +93,14 @@ def settings_table(run: Run) -> str:
         last = standing.records[-1].measurement(objective.workload)
         own = {k: v for k, v in standing.records[0].trial.point.items() if k not in common}
         name = "baseline" if standing.is_baseline else point_text(own)
-        note = f"breaks {user(', '.join(standing.broken))}" if standing.broken else ""
-        if not note and len(study.objectives) > 1 and standing.key in front:
-            note = "on the Pareto front"
+        notes = [f"breaks {user(', '.join(standing.broken))}"] if standing.broken else []
         if winner is not None and standing.key == winner.key:
-            note = _chosen(standing)
-        elif standing.is_confirmed and not standing.is_baseline:
-            note += f"{', ' if note else ''}launched again to confirm it"
+            notes.append(CHOSEN)
+        if len(study.objectives) > 1 and standing.key in front:
+            notes.append("on the Pareto front")
+        if standing.is_confirmed and not standing.is_baseline:
+            notes.append("launched again to confirm it")
+        note = "; ".join(notes)
         rows.append(
             [
                 user(name) + (f"<br><small>{note}</small>" if note else ""),
@@ -120,11 +122,6 @@ def settings_table(run: Run) -> str:
     )
     words = f"<p>All of these settings have {user(point_text(common))}.</p>" if common else ""
     return found + words
-
-
-def _chosen(winner: Standing) -> str:
-    rule = "chosen: the best median less its standard error, or a simpler one within 1 % of it"
-    return rule + ("; launched again to confirm it" if winner.is_confirmed else "")
 
 
 def _settings(chosen: Sequence[Standing]) -> list[Standing]:

@@ -5,6 +5,7 @@ from sweeper.serving.gpus import FakeGpus, GpuDevice, Gpus, Holder, NoGpus, Nvml
 from sweeper.serving.ports import Ports, reserve_ports
 from sweeper.serving.process import StopReport
 from sweeper.serving.processes import ProcessId, sweep_marked
+from sweeper.serving.rank import Rank, start_rank
 from sweeper.serving.server import Place, Server, start
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "Place",
     "Ports",
     "ProcessId",
+    "Rank",
     "Server",
     "StopReport",
     "detect",
     "reserve_ports",
     "start",
+    "start_rank",
     "sweep_marked",
 ]

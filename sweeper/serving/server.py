@@ -211,7 +211,7 @@ def start(
     except OSError as error:
         raise LaunchFailed(machine_failure(str(error), FailureClass.PORT_CONFLICT)) from error
     try:
-        process, env = _spawn(engine, launch, place, gpus, limits, clock, block, cancelled)
+        process, env = spawn(engine, launch, place, gpus, limits, clock, block, cancelled)
     except BaseException:
         block.release()
         raise
@@ -238,7 +238,7 @@ def start(
     )
 
 
-def _spawn(
+def spawn(
     engine: Engine,
     launch: Launch,
     place: Place,

@@ -84,6 +84,8 @@ TRIALS = pa.schema(
         ("gpu_ids", pa.list_(pa.int64())),
         ("driver_version", pa.string()),
         ("ray_node_id", pa.string()),
+        ("sharing", pa.int64()),
+        ("other_hosts", pa.list_(pa.string())),
         ("started_at", pa.timestamp("us", tz="UTC")),
         ("start_s", pa.float64()),
         ("measure_s", pa.float64()),
@@ -154,6 +156,8 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
         "gpu_ids": list(host.gpu_ids) if host else None,
         "driver_version": host.driver_version if host else None,
         "ray_node_id": host.ray_node_id if host else None,
+        "sharing": host.sharing if host else None,
+        "other_hosts": list(host.other_hosts) if host else None,
         "started_at": datetime.fromisoformat(record.started_at).astimezone(UTC),
         "start_s": phase("start"),
         "measure_s": phase("measure"),
@@ -262,6 +266,9 @@ def record_of(
             gpu_ids=tuple(row["gpu_ids"] or ()),
             driver_version=row["driver_version"],
             ray_node_id=row["ray_node_id"],
+            # Files from before these columns have null there.
+            sharing=row.get("sharing") or 1,
+            other_hosts=tuple(row.get("other_hosts") or ()),
         )
     return TrialRecord(
         trial=trial,

@@ -23,7 +23,7 @@ def main() -> None:
     )
     import ray
 
-    from sweeper.cluster.slot import Leftovers, Slot
+    from sweeper.cluster.slot import Leftovers, Owner, Slot
     from sweeper.cluster.trial import host_name
     from sweeper.serving import ProcessId
 
@@ -40,11 +40,13 @@ def main() -> None:
             ray.remote(Slot)
             .options(num_cpus=0, max_concurrency=4)
             .remote(
-                name,
-                SGLang(),
-                Leftovers(mark=f"sweeper/{study}/none/{name}/"),
-                True,
-                (host_name(), ProcessId.of(os.getpid())),
+                Owner(
+                    slot=name,
+                    engine=SGLang(),
+                    leftovers=Leftovers(mark=f"sweeper/{study}/none/{name}/"),
+                    driver=(host_name(), ProcessId.of(os.getpid())),
+                    gpu_name="simulated",
+                )
             )
         )
         actor.run.remote(given)

@@ -74,7 +74,8 @@ class Launched:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, dict(headers or {}))
+            kind = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, path, data, {**kind, **(headers or {})})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:

@@ -216,6 +216,17 @@ def test_memory_that_the_owner_saw_held_counts_too(line: str) -> None:
     assert failure.line.startswith("pid 7 holds 90 GiB of GPU 0; ")
 
 
+def test_a_target_that_never_fits_is_not_blamed_on_others_where_the_owner_knows_better() -> None:
+    line = (
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under "
+        "--mem-fraction-static=0.85. Raise --mem-fraction-static above 1.000 (minimum viable = 1.0)"
+    )
+    assert fail(line).kind is F.GPU_MEMORY_NOT_FREE
+    assert fail(line, held_by=None).kind is F.GPU_MEMORY_NOT_FREE
+    assert fail(line, held_by=()).kind is F.OOM
+    assert fail(line, held_by=("GPU 0: 9 GiB held by vim",)).kind is F.GPU_MEMORY_NOT_FREE
+
+
 def test_a_gpu_that_only_we_fill_is_out_of_memory() -> None:
     line = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total "

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from tests.engines.simulated_launch import Launched, generate_body, launch, shape
 
+JSON = {"Content-Type": "application/json"}
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
@@ -118,7 +120,7 @@ def test_an_openai_stream_adds_up(server: Launched, route: str) -> None:
     events = server.stream(f"/v1/{route}", body)
     *pieces, details, usage = events
     if is_chat:
-        assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert pieces[0]["choices"][0]["delta"]["role"] == "assistant"
         texts = [e["choices"][0]["delta"]["content"] for e in pieces]
     else:
         texts = [e["choices"][0]["text"] for e in pieces]
@@ -150,6 +152,7 @@ def test_an_openai_answer_without_a_stream_holds_usage_and_acceptance(server: La
         "completion_tokens": 16,
         "total_tokens": 17,
         "prompt_tokens_details": None,
+        "reasoning_tokens": 0,
     }
 
 
@@ -225,7 +228,7 @@ def test_a_busy_server_does_not_flush_and_aborts_on_request(server: Launched) ->
 def test_a_client_that_goes_away_frees_its_place(server: Launched) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     body = {**generate_body("Nobody listens.", 20_000), "stream": True}
-    connection.request("POST", "/generate", json.dumps(body))
+    connection.request("POST", "/generate", json.dumps(body), JSON)
     connection.getresponse().read(10)
     connection.close()
     assert server.request("POST", "/flush_cache?timeout=100")[0] == 200
@@ -234,7 +237,7 @@ def test_a_client_that_goes_away_frees_its_place(server: Launched) -> None:
 def test_a_slow_client_gets_chunks_of_several_steps(server: Launched) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     body = {**generate_body("Slowly.", 4000), "stream": True}
-    connection.request("POST", "/generate", json.dumps(body))
+    connection.request("POST", "/generate", json.dumps(body), JSON)
     answer = connection.getresponse()
     server.wait_for("#token: 2", 30)
     assert server.request("POST", "/flush_cache?timeout=1000")[0] == 200
@@ -265,7 +268,7 @@ def test_the_log_has_sglang_s_lines(server: Launched) -> None:
     log = server.log
     assert "SIMULATED" in log.splitlines()[0]
     for text in (
-        "server_args=ServerArgs(model_path='/models/Kimi-K2.5'",
+        "'model_path': '/models/Kimi-K2.5'",
         "TP7] Init parallel begin.",
         "TP0] Load weight begin. avail mem=",
         "type=LlamaForCausalLMEagle3",

@@ -9,6 +9,7 @@ import pytest
 from sweeper.errors import UserError
 from sweeper.report import write_report
 from sweeper.report.__main__ import main
+from sweeper.report.images import has_kaleido
 from tests.report import build
 from tests.report.runs import store_run
 
@@ -99,3 +100,29 @@ def test_a_folder_that_cannot_be_written_to_keeps_its_old_page(folder: Path) -> 
 def test_importing_the_package_does_not_import_plotly() -> None:
     code = "import sys, sweeper.report; sys.exit('plotly' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_images_without_kaleido_are_one_clear_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if has_kaleido():
+        pytest.skip("kaleido is installed")
+    assert main([str(folder), "--images", "png"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
+        "images need the package kaleido and a Chrome or Chromium: pip install kaleido"
+    ]
+    # The page itself needs none of that.
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_images_are_written_beside_the_page(folder: Path, kind: str) -> None:
+    if not has_kaleido():
+        pytest.skip("kaleido is not installed")
+    assert main([str(folder), "--images", kind]) == 0
+    files = sorted((folder / "images").iterdir())
+    assert len(files) > 10
+    start = b"\x89PNG" if kind == "png" else b"<svg"
+    assert all(f.read_bytes().startswith(start) for f in files)

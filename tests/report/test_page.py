@@ -6,13 +6,16 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
+from sweeper.objective import Objective
 from sweeper.report.page import PLOTLY_FILE, render
 from sweeper.report.run import Run
 from sweeper.report.sections import sections
+from sweeper.report.tables import settings_table
 from sweeper.report.theme import STAMP
 from tests.report import build
 from tests.report.runs import HOSTILE, RUNS, run_of
@@ -180,3 +183,31 @@ def test_a_thousand_trials_still_fit_into_one_page() -> None:
     study = build.study()
     run = run_of(study, build.night(study, 1000))
     assert len(render([run]).encode()) < 6_000_000
+
+
+def test_what_all_settings_share_is_said_once() -> None:
+    study = build.small_study()
+    records = [build.record(study, 0, tok_s=90.0)]
+    records += [build.record(study, n, build.point(n), tok_s=80.0 + n) for n in (1, 2, 3)]
+    text = settings_table(run_of(study, records))
+    assert text.count("nccl=default") == 1
+    assert "All of these settings have <bdi>draft=ours topk=1 nccl=default</bdi>" in text
+
+
+def test_three_objectives_get_a_plane_for_each_pair_and_marks_of_their_common_front() -> None:
+    study = build.study("two-objectives")
+    third = Objective(metric="ttft_p99_ms", maximize=False, workload="single")
+    study = replace(study, objectives=(*study.objectives, third))
+    run = run_of(study, build.night(study, 24))
+    planes = [c for s in sections(run) for c in s.charts if c.id.startswith("pareto-")]
+    assert len({c.title for c in planes}) == len(planes) >= 3
+    assert "front of" not in planes[0].note
+    assert "the table marks the study's" in planes[0].note
+    assert "on the Pareto front" in settings_table(run)
+
+
+def test_notes_of_the_verdict_stand_below_the_command() -> None:
+    run = RUNS["a_night"]()
+    run = replace(run, verdict=replace(run.verdict, notes=("look <here>",)))
+    text = render([run], plotly="directory")
+    assert text.index("data-copy") < text.index("look &lt;here&gt;") < text.index("</header>")

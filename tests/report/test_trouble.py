@@ -128,3 +128,19 @@ def test_two_runs_are_matched_by_their_points() -> None:
     assert changed["engine version"] == (("0.5.15",), ("0.5.23",))
     assert "GPU" not in changed
     assert any(line.startswith("+engine:") for line in info.diff)
+
+
+def test_a_machine_s_fault_that_was_measured_on_a_retry_says_in_which_trial() -> None:
+    records = [
+        build.failed(STUDY, 0, build.point(1), FailureClass.NCCL_INIT),
+        build.failed(STUDY, 1, build.point(1), FailureClass.NCCL_INIT),
+        build.failed(STUDY, 2, build.point(2), FailureClass.NCCL_INIT),
+        build.record(STUDY, 3, build.point(1), tok_s=80.0),
+    ]
+    (found,) = failure_info(records).classes
+    assert found.trials == (0, 1, 2)
+    assert found.recovered == (3,)
+    # What was measured before it failed is no recovery.
+    late = build.failed(STUDY, 4, build.point(1), FailureClass.NCCL_INIT)
+    (found,) = failure_info([records[3], late]).classes
+    assert found.recovered == ()

@@ -39,6 +39,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(600)
         elif self.path == "/die":
             os._exit(4)
+        elif self.path == "/leave":
+            say("stage shutdown")
+            os._exit(0)
         else:
             self.answer({"status": "healthy"})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.serving.gpus import FakeGpus, NoGpus, NvmlGpus, detect
-from sweeper.serving.memory import wait_for_level
+from sweeper.serving.memory import held_by, wait_for_level
 from sweeper.serving.processes import ProcessId
 from tests.serving.odd_server import hold_memory
 
@@ -52,6 +52,23 @@ class GpusWithHiddenHolders(FakeGpus):
 
     def memory_used_mib(self, ids: object) -> dict[int, int]:
         return {0: 9000}
+
+
+def test_who_holds_memory_is_named_known_to_be_nobody_or_not_known(tmp_path: Path) -> None:
+    gpus, free, full = FakeGpus(1, tmp_path), {0: 10}, {0: 9000}
+    assert held_by(gpus, (0,), free) == ()
+    assert held_by(gpus, (0,), full) is None  # whoever held it before the start is gone
+    assert held_by(gpus, (0,), {}) is None
+    assert held_by(gpus, (), free) is None
+    assert held_by(NoGpus(), (0,), {0: 0}) is None
+    assert held_by(GpusFallenOffTheBus(1, tmp_path), (0,), free) is None
+    hold_memory(tmp_path, 0, 500, os.getpid())  # a monitor's context explains no failure
+    assert held_by(gpus, (0,), free) == ()
+    hold_memory(tmp_path, 0, 5000, os.getpid())
+    (line,) = held_by(gpus, (0,), free) or ()
+    assert f"pid {os.getpid()}" in line
+    (line,) = held_by(GpusWithHiddenHolders(1, tmp_path / "none"), (0,), free) or ()
+    assert "the driver shows no process" in line
 
 
 class GpusFallenOffTheBus(FakeGpus):

@@ -67,6 +67,18 @@ def test_a_death_during_a_request_is_no_connection_error(started: Start) -> None
     assert caught.value.failure.stage is Stage.SERVING
 
 
+def test_an_end_in_good_order_that_nobody_here_asked_for_came_from_outside(
+    started: Start,
+) -> None:
+    server = started(launch_of())
+    with pytest.raises(ServerDied) as caught:
+        server.request(ControlRequest(method="GET", path="/leave"))
+    failure = caught.value.failure
+    assert failure.kind is FailureClass.KILLED
+    assert failure.exit_code == 0
+    assert "was ended from outside" in failure.line
+
+
 def test_a_request_has_its_own_limit(started: Start) -> None:
     server = started(launch_of())
     with pytest.raises(TimeoutError):

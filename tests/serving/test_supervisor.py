@@ -191,6 +191,25 @@ def test_a_signal_reaches_the_leader_only(tmp_path: Path) -> None:
     owned.close()
 
 
+def test_a_signal_that_the_owner_blocks_reaches_the_leader_all_the_same(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(42))\n"
+        "open(sys.argv[1], 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGCHLD))
+    try:
+        owned = Supervised(job(tmp_path, sys.executable, "-c", script, str(tmp_path / "up")))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert wait_for((tmp_path / "up").exists, SETUP_S)
+    owned.signal(signal.SIGINT)
+    assert owned.wait_until(lambda: owned.clean is not None, SETUP_S)
+    assert owned.exit_code == 42
+    owned.close()
+
+
 def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
     owned = Supervised(job(tmp_path, "no-such-program"))
     assert owned.wait_until(lambda: owned.clean is not None, SETUP_S)

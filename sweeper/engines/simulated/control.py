@@ -10,7 +10,7 @@ from aiohttp import web
 from sweeper.engines.simulated.job import Job
 from sweeper.engines.simulated.metrics import exposition
 from sweeper.engines.simulated.openai import chat, completions
-from sweeper.engines.simulated.server import SERVER, BadRequest, Server
+from sweeper.engines.simulated.server import SERVER, BadRequest, Malformed, Server
 from sweeper.engines.simulated.streams import generate
 
 #: /health polls for output this often and gives up after that long (SGLANG_HEALTH_CHECK_TIMEOUT).
@@ -88,11 +88,18 @@ async def _guard(
     try:
         return await handler(request)
     except BadRequest as e:
-        error = {"object": "error", "message": str(e), "type": "BadRequestError", "code": 400}
-        body = {"error": error} if request.path == "/generate" else error
-        return web.json_response(body, status=400)
-    except web.HTTPNotFound:
-        return web.json_response({"detail": "Not Found"}, status=404)
+        error: dict[str, object] = {
+            "object": "error",
+            "message": str(e),
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        }
+        if request.path == "/generate" and not isinstance(e, Malformed):
+            error = {"error": {"message": str(e)}}
+        return web.json_response(error, status=400)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as e:
+        return web.json_response({"detail": e.reason}, status=e.status)
 
 
 async def _health(request: web.Request) -> web.Response:
@@ -184,7 +191,7 @@ async def _flush_cache(request: web.Request) -> web.Response:
     try:
         patience_s = float(request.query.get("timeout", "0"))
     except ValueError:
-        raise BadRequest("timeout: Input should be a valid number") from None
+        raise Malformed("timeout: Input should be a valid number") from None
     end_s = server.clock.now_s() + patience_s
     while not server.scheduler.flush():
         if server.clock.now_s() >= end_s:
@@ -199,7 +206,7 @@ async def _abort(request: web.Request) -> web.Response:
     try:
         body = await request.json()
     except json.JSONDecodeError as e:
-        raise BadRequest(f"JSON decode error: {e}") from None
+        raise Malformed(f"JSON decode error: {e}") from None
     if body.get("abort_all"):
         server.scheduler.abort()
     elif body.get("rid"):

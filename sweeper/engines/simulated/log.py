@@ -58,13 +58,13 @@ def _write(fd: int, text: str) -> None:
 
 
 def server_args_line(flags: Mapping[str, Any]) -> str:
-    """Return `server_args=ServerArgs(...)` with all flags, secrets hidden."""
-    parts = (
-        f"{name}={HIDDEN if is_secret_name(name) and value is not None else value!r}"
+    """Return `server_args={...}` with all flags, as 0.5.23 prints them, secrets hidden."""
+    shown = {
+        name: HIDDEN if is_secret_name(name) and value is not None else value
         for name, value in flags.items()
         if name != "config"
-    )
-    return f"server_args=ServerArgs({', '.join(parts)})"
+    }
+    return f"server_args={shown}"
 
 
 def bar(label: str, done: int, total: int, elapsed_s: float) -> str:

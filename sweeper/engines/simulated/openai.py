@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from sweeper.engines.simulated.job import Job
-from sweeper.engines.simulated.server import SERVER, BadRequest, Server, finish_reason
+from sweeper.engines.simulated.server import SERVER, Malformed, Server, finish_reason
 from sweeper.engines.simulated.streams import Cut, event, finished, read_body, read_prompt, stream
 
 _COMPLETIONS_DEFAULT = 16
@@ -47,14 +47,14 @@ async def chat(request: web.Request) -> web.StreamResponse:
     server, body = request.app[SERVER], await read_body(request)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages: Field required")
+        raise Malformed("messages: Field required")
     prompt = "".join(f"<|{m.get('role')}|>{_content(m)}" for m in messages) + "<|assistant|>"
     job = _openai_job(server, body, prompt, None, None)
 
     def role(cut: Cut) -> bytes:
         choice = {
             "index": 0,
-            "delta": {"role": "assistant", "content": ""},
+            "delta": {"role": "assistant", "content": "", "reasoning_content": None},
             "logprobs": None,
             "finish_reason": None,
             "matched_stop": None,
@@ -65,7 +65,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     def piece(cut: Cut) -> bytes:
         choice = {
             "index": 0,
-            "delta": {"content": job.text[cut.chars :]},
+            "delta": {"content": job.text[cut.chars :], "reasoning_content": None},
             "logprobs": None,
             **_openai_end(job),
         }
@@ -78,7 +78,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     await finished(server, job)
     choice: dict[str, object] = {
         "index": 0,
-        "message": {"role": "assistant", "content": job.text, "tool_calls": None},
+        "message": {"role": "assistant", "content": job.text, "reasoning_content": None},
         "logprobs": None,
         **_openai_end(job),
     }
@@ -123,6 +123,7 @@ def _usage(server: Server, job: Job) -> dict[str, object]:
         "completion_tokens": job.produced,
         "total_tokens": job.prompt_tokens + job.produced,
         "prompt_tokens_details": {"cached_tokens": job.cached_tokens} if report else None,
+        "reasoning_tokens": 0,
     }
 
 

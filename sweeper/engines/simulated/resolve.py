@@ -125,6 +125,9 @@ def _resolve_speculation(
             "Max running requests is reset to 48 for speculative decoding. You can override this "
             "by explicitly setting --max-running-requests."
         )
+    if flags["device"] == "cpu" and not flags["disable_overlap_schedule"]:
+        flags["disable_overlap_schedule"] = True
+        warnings.append("Overlap schedule is not implemented for speculative decoding on CPU.")
     if flags["enable_mixed_chunk"] and algorithm != "EAGLE3":
         flags["enable_mixed_chunk"] = False
         warnings.append(

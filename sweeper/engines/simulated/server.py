@@ -32,6 +32,10 @@ class BadRequest(Exception):
     """A request that SGLang answers with 400 and this text."""
 
 
+class Malformed(BadRequest):
+    """A body that is not JSON or lacks a field: refused before the route looks at it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Server:
     """One launched server.
@@ -138,7 +142,7 @@ class Server:
             arrived_s=self.clock.now_s(),
             internal=internal,
             number=0 if internal else self.received,
-            histogram=[0] * (self.setting.steps + 1),
+            histogram=[0] * (1 + min(self.setting.steps, max(self.setting.draft_tokens - 1, 0))),
         )
 
     def meta_info(self, job: Job) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from sweeper.engines.simulated.job import Job
-from sweeper.engines.simulated.server import SERVER, BadRequest, Server
+from sweeper.engines.simulated.server import SERVER, BadRequest, Malformed, Server
 
 _GENERATE_DEFAULT = 128
 
@@ -30,15 +30,20 @@ async def generate(request: web.Request) -> web.StreamResponse:
     """Answer `/generate`: cumulative text and ids, or deltas if the flags say so."""
     server, body = request.app[SERVER], await read_body(request)
     params = body.get("sampling_params") or {}
-    prompt, tokens = read_prompt(body.get("text"), body.get("input_ids"))
-    job = server.job(
-        prompt,
-        prompt_tokens=tokens,
-        max_tokens=int(params.get("max_new_tokens") or _GENERATE_DEFAULT),
-        ignore_eos=bool(params.get("ignore_eos")),
-        temperature=float(params.get("temperature", 1.0)),
-        rid=body.get("rid"),
-    )
+    try:
+        prompt, tokens = read_prompt(body.get("text"), body.get("input_ids"))
+        job = server.job(
+            prompt,
+            prompt_tokens=tokens,
+            max_tokens=int(params.get("max_new_tokens") or _GENERATE_DEFAULT),
+            ignore_eos=bool(params.get("ignore_eos")),
+            temperature=float(params.get("temperature", 1.0)),
+            rid=body.get("rid"),
+        )
+    except BadRequest as e:
+        if body.get("stream"):
+            return await _refused_stream(request, e)
+        raise
     deltas = bool(server.flags["incremental_streaming_output"])
 
     def piece(cut: Cut) -> bytes:
@@ -56,6 +61,22 @@ async def generate(request: web.Request) -> web.StreamResponse:
     return web.json_response(
         {"text": job.text, "output_ids": ids, "meta_info": server.meta_info(job)}
     )
+
+
+async def _refused_stream(request: web.Request, refusal: BadRequest) -> web.StreamResponse:
+    """Answer as this route does, unlike OpenAI's: 200, and the error as the only event."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    error = {
+        "message": str(refusal),
+        "type": "invalid_request_error",
+        "code": 400,
+        "retryable": False,
+    }
+    await response.write(event({"error": error}))
+    await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response
 
 
 async def stream(
@@ -136,10 +157,11 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     await request.app[SERVER].loaded.wait()
     try:
         body = await request.json()
-    except json.JSONDecodeError as e:
-        raise BadRequest(f"JSON decode error: {e}") from None
-    if not isinstance(body, dict):
-        raise BadRequest("Input should be a valid dictionary")
+    except ValueError as e:
+        raise Malformed(f"JSON decode error: {e}") from None
+    # SGLang takes a body of any other content type for bytes.
+    if not isinstance(body, dict) or not request.content_type.endswith("json"):
+        raise Malformed("Input should be a valid dictionary")
     return body
 
 

@@ -1,0 +1,130 @@
+"""One slot as the driver sees it, and the actors that it starts and ends for it."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from sweeper.cluster.nodes import Shape
+from sweeper.cluster.slot import Follower, Owner, Slot
+from sweeper.cluster.trial import Assignment, Status
+from sweeper.records import HostFacts
+from sweeper.serving import ProcessId
+
+
+@dataclass(slots=True)
+class Held:
+    """One slot.
+
+    Attributes:
+        node: Its node; None where Ray chooses several.
+        gpu_name: Name of GPUs that are made up; None for real ones.
+        sharing: Slots that share its node.
+        actor: The leader; None while there is none.
+        followers: The actors of the other nodes.
+        group: What keeps the nodes of a server over several.
+        starts: How often it was started.
+        starting: The answer to come from an actor that starts.
+        since_s: When it was started.
+        facts: What it said when it had started.
+        raylet: The raylet above it.
+        assignment: What it runs.
+        ref: The record to come.
+        status_ref: The status to come.
+        asked_s: When it was asked for that.
+        status: The last one.
+    """
+
+    node: str | None
+    gpu_name: str | None = None
+    sharing: int = 1
+    actor: Any = None
+    followers: list[Any] = field(default_factory=list)
+    group: Any = None
+    starts: int = 0
+    starting: Any = None
+    since_s: float = 0.0
+    facts: HostFacts | None = None
+    raylet: ProcessId | None = None
+    assignment: Assignment | None = None
+    ref: Any = None
+    status_ref: Any = None
+    asked_s: float = 0.0
+    status: Status = field(default_factory=Status)
+
+    def start(self, study: str, shape: Shape, owner: Owner) -> None:
+        """Start the actors; returns at once, and `starting` becomes their answer.
+
+        Ray never restarts them and never retries their methods.
+        """
+        common: dict[str, Any] = {
+            "num_gpus": shape.gpus_per_node,
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": 4,
+        }
+        name = f"sweeper {study} {owner.slot} {os.getpid()}.{self.starts}"
+        if self.node is not None:
+            place: Any = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        else:
+            bundles = [{"GPU": float(shape.gpus_per_node)}] * shape.nodes
+            self.group = placement_group(bundles, strategy="STRICT_SPREAD", name=name)
+            place = self._bundle(0)
+            self.followers = [
+                ray.remote(Follower)
+                .options(
+                    name=f"{name} rank {rank}", scheduling_strategy=self._bundle(rank), **common
+                )
+                .remote(owner)
+                for rank in range(1, shape.nodes)
+            ]
+        self.actor = (
+            ray.remote(Slot)
+            .options(name=name, scheduling_strategy=place, **common)
+            .remote(owner, self.followers)
+        )
+        self.starts += 1
+        self.starting = self.actor.facts.remote()
+        self.since_s = time.monotonic()
+
+    def _bundle(self, index: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
+
+    def end(self) -> None:
+        """Kill the actors, whose processes end with them, and forget what they did."""
+        for actor in (*self.followers, self.actor):
+            if actor is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(actor)
+        if self.group is not None:
+            with contextlib.suppress(RayError):
+                remove_placement_group(self.group)
+        self.actor = self.group = None
+        self.followers = []
+        self.starting = self.ref = self.status_ref = self.assignment = None
+        self.status = Status()
+
+    def submit(self, slot: str, assignment: Assignment) -> None:
+        """Start a trial."""
+        assert self.ref is None
+        self.assignment = assignment
+        self.ref = self.actor.run.options(
+            name=f"trial {assignment.trial.number} on {slot}"
+        ).remote(assignment)
+        self.status = Status(number=assignment.trial.number)
+        self.asked_s = time.monotonic()
+
+    def finish(self) -> None:
+        """Forget the trial that has ended."""
+        self.assignment = self.ref = self.status_ref = None
+        self.status = Status()
