@@ -235,12 +235,15 @@ def on_hardware(
 ) -> tuple[list[TrialRecord], int]:
     """Return the records that may be compared with what is measured on `hardware`.
 
-    Speeds of unlike GPUs are never mixed: each kind needs a baseline and a search of its own.
+    Speeds of unlike GPUs are never mixed: each kind needs a baseline and a search of its own. GPUs
+    whose name was not told are not known to be unlike.
 
     Returns:
         The records, and how many were left out.
     """
     kept = [
-        r for r in records if r.host is None or not r.measurements or r.host.gpu_name == hardware
+        r
+        for r in records
+        if r.host is None or None in (r.host.gpu_name, hardware) or r.host.gpu_name == hardware
     ]
     return kept, len(records) - len(kept)

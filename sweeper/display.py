@@ -13,7 +13,6 @@ from typing import Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +28,8 @@ from sweeper.wording import amount, duration, plain_number, shared, shorten, tit
 _HEARTBEAT_S = 30.0
 #: Seconds between two redraws, and between two that only move the clock.
 _REDRAW_S, _CLOCK_S = 1.0, 10.0
+#: Columns of the bar of progress.
+BAR = 40
 #: Settings in the table.
 ROWS = 12
 #: Characters of a failure's line that are printed.
@@ -234,10 +235,11 @@ def _live_lines(view: View) -> list[RenderableType]:
 
     budget = view.study.budget.launches
     left = f", about {duration(view.seconds_left)} left" if view.seconds_left else ""
-    simulated = "SIMULATED, " if view.study.simulated else ""
+    done = round(BAR * min((view.launches - len(view.running)) / budget, 1.0))
     lines: list[RenderableType] = [
-        ProgressBar(total=budget, completed=view.launches - len(view.running), width=40),
-        line(f"{simulated}{view.launches} of {budget} launches, {duration(view.elapsed_s)}{left}"),
+        # A bar of text: rich's own ends without a line end where it is narrower than the screen.
+        Text.assemble(("━" * done, "green"), ("━" * (BAR - done), "bright_black")),
+        line(f"{view.launches} of {budget} launches, {duration(view.elapsed_s)}{left}"),
         line(best_line(view.records, view.study), "bold"),
     ]
     trials = {trial.number: trial for trial in view.running}
@@ -251,6 +253,8 @@ def _live_lines(view: View) -> list[RenderableType]:
         last = failed[-1]
         text = f"last of {len(failed)} failures: #{last.trial.number} {last.failure}"
         lines.append(line(f"{text} | {_name(last.trial)}", "yellow"))
+    if view.study.simulated:
+        lines.append(line("SIMULATED: no GPU, no SGLang", "magenta"))
     return lines
 
 

@@ -17,9 +17,7 @@ from sweeper.records import RequestTiming
 from sweeper.trend import LAUNCH_NOISE
 
 #: Objectives that follow from the speed of streams. For others nothing is stopped early.
-SPEEDS = frozenset(
-    {"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user", "e2e_p50_ms"}
-)
+SPEEDS = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user", "e2e_p50_ms"})
 #: With fewer pairs nothing is stopped.
 _LEAST_PAIRS = 5
 
@@ -32,11 +30,13 @@ class Rival:
         workload: The workload that decides.
         confidence: How sure a stop must be, one-sided.
         speeds: (prompt, pass) -> tok/s of one stream.
+        slack: By how much the node's own speed has moved so far, as a difference of logarithms.
     """
 
     workload: str
     confidence: float
     speeds: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    slack: float = 0.0
 
 
 def rival_of(requests: Iterable[RequestTiming], workload: str, confidence: float) -> Rival:
@@ -49,7 +49,7 @@ def certainly_worse(requests: Sequence[RequestTiming], rival: Rival) -> bool:
 
     On logarithms of speeds, with mean d and variance v over n pairs, it is if
 
-        d + t sqrt(v / n) + z sqrt(2) LAUNCH_NOISE < 0
+        d + t sqrt(v / n) + z sqrt(2) LAUNCH_NOISE + slack < 0
 
     t and z are the quantiles of Student's t and of the normal distribution at the rival's
     confidence: pairs do not show what differs from launch to launch.
@@ -62,7 +62,7 @@ def certainly_worse(requests: Sequence[RequestTiming], rival: Rival) -> bool:
         return False
     margin = student_t(rival.confidence, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
     launches = NormalDist().inv_cdf(rival.confidence) * math.sqrt(2) * LAUNCH_NOISE
-    return fmean(logs) + margin + launches < 0
+    return fmean(logs) + margin + launches + rival.slack < 0
 
 
 def _speeds(requests: Iterable[RequestTiming], workload: str) -> dict[tuple[str, int], float]:

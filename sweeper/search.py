@@ -43,6 +43,7 @@ from sweeper.serving import detect
 from sweeper.store import Store, newest_run, next_run, write_text
 from sweeper.study import SAMPLERS, Study
 from sweeper.verdict import Verdict, judge
+from sweeper.witness import Witness
 
 _POLL_S = 0.5
 #: Real seconds between two writings of the report while the sweep runs.
@@ -108,6 +109,7 @@ class Sweep:
         for record in self.records:
             self.sampler.tell(record)
         self._next = self.store.next_number()
+        self._witness = Witness(self.study, self.records, self.store.requests_of)
 
     def run(self) -> None:
         """Run until the budget is spent, nothing is left, or somebody interrupts.
@@ -178,6 +180,7 @@ class Sweep:
             log=str(self.store.log_path(trial.number).relative_to(self.store.folder)),
             time_scale=simulation.time_scale if self.study.simulated else 1.0,
             env=tuple(simulation.environment().items()) if self.study.simulated else (),
+            rival=self._witness.rival(trial),
         )
 
     def _collect(self) -> None:
@@ -191,6 +194,7 @@ class Sweep:
                 record = _lost_record(outcome.assignment, str(outcome.lost))
             if record is None:
                 continue
+            record = self._witness.look(record)
             self.store.write(record)
             self._trial_s.append(self.now_s() - self._submitted_s.pop(trial.number))
             record = replace(record, requests=())
@@ -259,7 +263,8 @@ def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) ->
     """Write best.sh and report.html, and return the verdict."""
     verdict = judge(records, study)
     if verdict.command:
-        lines = ["#!/bin/sh", *(f"# {line}" for line in verdict.sentence.splitlines())]
+        words = "\n".join((verdict.sentence, *verdict.notes))
+        lines = ["#!/bin/sh", *(f"# {line}" for line in words.splitlines())]
         if "***" in verdict.command:
             lines.append("# Secrets are hidden as ***; put them in before use.")
         write_text(store.folder / "best.sh", "\n".join([*lines, verdict.command, ""]), mode=0o755)
@@ -395,8 +400,12 @@ def _executor(
 def _finish(arguments: argparse.Namespace, store: Store, study: Study, sweep: Sweep) -> int:
     verdict = write_results(store, study, sweep.records)
     print_table(sweep.records, study)
-    print(f"\n{sweep.ended}")
+    share = sweep.live.busy_share
+    busy = "" if share is None else f"; the slots had a trial {share:.1%} of the time"
+    print(f"\n{sweep.ended}{busy}")
     print(verdict.sentence)
+    for note in verdict.notes:
+        print(f"note: {note}")
     print(f"launch command: {store.folder / 'best.sh'}")
     print(f"report: {store.folder / 'report.html'}")
     if sweep.interrupt.count:

@@ -43,6 +43,8 @@ class Sample:
         place: Host and slot.
         time_s: Unix time in the middle of the measurement.
         passes: The number in each pass over the prompts, above 0.
+        log: Mean logarithm of the passes.
+        squares: Sum of squares of the passes' logarithms about it.
         single: Relative standard deviation of one pass, where it was seen otherwise than by
             comparing passes; None if it was not.
     """
@@ -51,12 +53,9 @@ class Sample:
     place: str
     time_s: float
     passes: tuple[float, ...]
+    log: float
+    squares: float
     single: float | None = None
-
-    @property
-    def log(self) -> float:
-        """Mean logarithm of the passes."""
-        return fmean(math.log(v) for v in self.passes)
 
 
 def sample_of(
@@ -65,6 +64,8 @@ def sample_of(
     """Return a launch's number with its time and place; None where it has no logarithm."""
     if not passes or min(passes) <= 0:
         return None
+    logs = [math.log(v) for v in passes]
+    middle = fmean(logs)
     host = record.host
     scale = record.server.time_scale if record.server else 1.0
     spent_s = record.phases_s.get("start", 0.0) + record.phases_s.get("measure", 0.0) / 2
@@ -73,6 +74,8 @@ def sample_of(
         place=f"{host.host}/{host.slot}" if host else "",
         time_s=datetime.fromisoformat(record.started_at).timestamp() + spent_s / scale,
         passes=passes,
+        log=middle,
+        squares=sum((x - middle) ** 2 for x in logs),
         single=single,
     )
 
@@ -84,8 +87,7 @@ def pass_noise(samples: Sequence[Sample]) -> tuple[float, int]:
     """
     freedom = sum(len(s.passes) - 1 for s in samples)
     if freedom:
-        squares = sum((math.log(v) - s.log) ** 2 for s in samples for v in s.passes)
-        return squares / freedom, freedom
+        return sum(s.squares for s in samples) / freedom, freedom
     seen = [s.single**2 for s in samples if s.single is not None]
     return (fmean(seen) if seen else 0.0), 0
 

@@ -170,4 +170,6 @@ def test_flags_of_a_users_own_build_can_be_vouched_for() -> None:
     text = GOOD.replace("gpus: 1", "gpus: 1\n  known_flags: [my-own-flag]").replace(
         "off: {flags: {disable-cuda-graph: true}}", "off: {flags: {my-own-flag: true}}"
     )
-    assert study_of(text).engine.gpus == 1
+    study = study_of(text)
+    assert study.engine.gpus == 1
+    assert not any("my-own-flag" in reason for reason in make_plan(study).refused)

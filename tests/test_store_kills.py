@@ -30,9 +30,9 @@ def write_and_die(folder: str, first: int, at_step: int, said: Connection) -> No
     store.clean()
     left = at_step
 
-    def count(event: str, _: object) -> None:
+    def count(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal left
-        if event in STEPS:
+        if event in STEPS and str(arguments[0]).startswith(folder):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -111,14 +111,14 @@ def test_a_writer_killed_at_any_of_its_steps_loses_nothing(tmp_path: Path) -> No
 def test_a_writer_killed_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     rng = random.Random(0)
     kills = 0
-    for run in range(5):
+    for run in range(4):
         folder = tmp_path / str(run)
         written: list[int] = []
-        for _ in range(6):
+        for _ in range(5):
             kills += _write_and_kill(folder, rng.uniform(0.0, 0.05), written)
             check(folder, written)
-        assert len(written) >= 6
-    assert kills == 30
+        assert len(written) >= 5
+    assert kills == 20
 
 
 def _write_and_kill(folder: Path, after_s: float, written: list[int]) -> int:

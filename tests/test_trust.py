@@ -24,7 +24,6 @@ from sweeper.records import (
     Launch,
     Measurement,
     Point,
-    Purpose,
     ServerFacts,
     Trial,
     TrialRecord,
@@ -160,23 +159,88 @@ def study_of(repeats: int, **budget: object) -> Study:
     return replace(study, budget=replace(study.budget, **budget))  # type: ignore[arg-type]
 
 
-def outcomes(study: Study, node: Node) -> tuple[int, int, int]:
-    """Return how many of all runs found a right winner, none, and a wrong one.
+def throttled(seed: int) -> Weather:
+    """Lose 15 % for six launches, somewhere."""
+    begin = int(np.random.default_rng(seed + 999).integers(0, 30))
+    return lambda launch: 1.15 if begin <= launch < begin + 6 else 1.0
 
-    Right is a setting that truly beats the baseline and is within 1 % of the best one.
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """How all runs ended.
+
+    Attributes:
+        right: The winner truly beats the baseline and is within 1 % of the best setting.
+        none: No winner.
+        wrong: Another winner.
     """
-    truths = {
-        key: 1 / times_s(launch, node).sum() for key, (_, launch) in make_plan(study).settings.items()
-    }
-    base = 1 / times_s(study.baseline_launch(), node).sum()
-    right = {k for k, v in truths.items() if v > base * 1.0001 and v >= 0.99 * max(truths.values())}
-    counts = [0, 0, 0]
+
+    right: int
+    none: int
+    wrong: int
+
+
+def play(study: Study, node_of: Callable[[int], Node]) -> Outcomes:
+    """Run RUNS sweeps."""
+    plan = make_plan(study)
+    right = none = 0
     for seed in range(RUNS):
+        node = node_of(seed)
         verdict, _ = sweep(study, node, seed)
         if not verdict.beats_baseline or verdict.winner is None:
-            counts[1] += 1
-        elif verdict.winner.key in right:
-            counts[0] += 1
-        else:
-            counts[2] += 1
-    return counts[0], counts[1], counts[2]
+            none += 1
+            continue
+        truths = {k: 1 / times_s(launch, node).sum() for k, (_, launch) in plan.settings.items()}
+        base = 1 / times_s(study.baseline_launch(), node).sum()
+        won = truths[verdict.winner.key]
+        right += bool(won > base * 1.0001 and won >= 0.99 * max(truths.values()))
+    return Outcomes(right=right, none=none, wrong=RUNS - right - none)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("node", "repeats"),
+    [
+        pytest.param(lambda _: Node(), 3, id="steady"),
+        pytest.param(lambda _: Node(weather=drifting), 3, id="drifts by 10 %"),
+        pytest.param(lambda _: Node(weather=swinging), 3, id="swings by 10 %"),
+        pytest.param(lambda seed: Node(weather=throttled(seed)), 3, id="throttles"),
+        pytest.param(lambda _: Node(request_sigma=0.15), 60, id="15 % noise, 300 requests"),
+    ],
+)
+def test_the_right_setting_wins_whatever_the_node_does(
+    node: Callable[[int], Node], repeats: int
+) -> None:
+    outcomes = play(study_of(repeats, launches=41, confirm=12), node)
+    assert outcomes.right >= 95
+    assert outcomes.wrong <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(lambda _: Node(request_sigma=0.15), id="requests"),
+        pytest.param(lambda _: Node(launch_sigma=0.15), id="launches"),
+    ],
+)
+def test_too_much_noise_for_the_budget_gives_no_winner_rather_than_a_wrong_one(
+    node: Callable[[int], Node],
+) -> None:
+    assert play(study_of(3), node).wrong <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("confirm", [0, 9])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(lambda _: Node(equal=True), id="steady"),
+        pytest.param(lambda _: Node(equal=True, launch_sigma=0.01), id="launches differ by 1 %"),
+        pytest.param(lambda _: Node(equal=True, weather=drifting), id="drifts by 10 %"),
+        pytest.param(lambda seed: Node(equal=True, weather=throttled(seed)), id="throttles"),
+        pytest.param(lambda _: Node(equal=True, request_sigma=0.15), id="15 % noise"),
+    ],
+)
+def test_an_equal_baseline_is_rarely_beaten(node: Callable[[int], Node], confirm: int) -> None:
+    assert play(study_of(3, confirm=confirm), node).none >= 95

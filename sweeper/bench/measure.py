@@ -6,7 +6,7 @@ all timings --statistics.summarize--> Measurement
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sweeper.bench.jobs import Advance, Job, Window
@@ -63,6 +63,10 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
+def _never(_: object) -> bool:
+    return False
+
+
 def measure(
     client: ClientProcess,
     *,
@@ -77,6 +81,7 @@ def measure(
     on_progress: Callable[[Progress], None] = _nothing,
     check: Callable[[], None] = _nothing,
     flush: str = "must",
+    enough: Callable[[Sequence[RequestTiming]], bool] = _never,
 ) -> tuple[Measurement, tuple[RequestTiming, ...]]:
     """Measure one workload and return what it showed, with all requests.
 
@@ -95,6 +100,8 @@ def measure(
         check: Called at least once a second while waiting; what it raises abandons the job.
         flush: "must" fails where the server's cache cannot be emptied, "try" goes on, "no" leaves
             the cache alone.
+        enough: Asked after each pass but the last, with all requests so far; True leaves out the
+            passes that remain.
 
     Raises:
         BenchFailed: More than a fifth of the requests failed, or all of one pass; nothing came
@@ -153,6 +160,8 @@ def measure(
         windows.append(window)
         failed += sum(fault is not None for fault in window.faults)
         _refuse_broken(window, budget)
+        if repeat + 1 < repeats and enough([t for w in windows for t in w.timings]):
+            break
     requests = tuple(timing for window in windows for timing in window.timings)
     if failed > MAX_FAILED_SHARE * len(requests):
         raise _too_many(windows)

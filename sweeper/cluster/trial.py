@@ -15,7 +15,7 @@ import hashlib
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 from sweeper.bench.measure import Progress, measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
-from sweeper.engines.base import Engine
+from sweeper.engines.base import Engine, ServingLog
 from sweeper.errors import (
     BenchFailed,
     Failure,
@@ -33,6 +33,7 @@ from sweeper.errors import (
     SweeperError,
     TrialError,
 )
+from sweeper.pruning import Rival, certainly_worse
 from sweeper.records import (
     FlagValue,
     HostFacts,
@@ -54,6 +55,7 @@ INEFFECTIVE_ACCEPT_LENGTH = 1.05
 INEFFECTIVE_STEPS = 50
 #: Real seconds from broken streams to the end of a server that broke them by dying.
 _DEATH_S = 1.0
+_LOG_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Assignment:
         env: Variables for the server that belong to no setting (the simulation's own).
         cache: Folder for compiled kernels, kept over all trials; below `folder`.
         place_flags: Flags of where it runs, which belong to no setting: ranks, addresses.
+        rival: The best setting so far, if being certainly slower than it ends the measurement.
     """
 
     trial: Trial
@@ -81,6 +84,7 @@ class Assignment:
     env: tuple[tuple[str, str], ...] = ()
     cache: str = "cache"
     place_flags: tuple[tuple[str, FlagValue], ...] = ()
+    rival: Rival | None = None
 
     def mark(self, slot: str) -> str:
         """Return what the server's processes carry in their environment."""
@@ -172,6 +176,7 @@ class _Run:
         self.requests: list[RequestTiming] = []
         self.facts: ServerFacts | None = None
         self.left: str | None = None
+        self.is_worse = False
         self.started_at = datetime.now(UTC).isoformat()
 
     def record(self) -> TrialRecord:
@@ -197,7 +202,7 @@ class _Run:
             raise Cancelled
         return TrialRecord(
             trial=self.assignment.trial,
-            state=state_of(failure),
+            state=TrialState.PRUNED if failure is None and self.is_worse else state_of(failure),
             failure=failure,
             measurements=tuple(self.measurements),
             requests=tuple(self.requests),
@@ -238,6 +243,7 @@ class _Run:
         begun = self.clock.now_s()
         try:
             for workload in self.assignment.workloads:
+                log_bytes = self._log_bytes()
                 measurement, requests = measure(
                     client,
                     url=server.url,
@@ -246,21 +252,49 @@ class _Run:
                     gpus=trial.launch.gpus,
                     clock=self.clock,
                     limits=self.assignment.limits,
-                    # The server is fresh and each pass is flushed, so all trials may see the same prompts:
-                    # that pairs them, and lets greedy answers be compared.
-                    salt=trial.study,
+                    salt=trial.salt,
                     api_key=_api_key(trial),
                     on_progress=self._progress,
                     check=lambda: self._check(server),
+                    enough=self._stops,
                 )
-                self.measurements.append(measurement)
+                self.measurements.append(self._with_log(measurement, log_bytes))
                 self.requests.extend(requests)
+                if self.is_worse or self._stops(requests):
+                    return
         except BenchFailed:
             # A server that dies breaks its streams a moment before its end is heard.
             server.check(wait_s=_DEATH_S)
             raise
         finally:
             self.phases_s["measure"] = self.clock.now_s() - begun
+
+    def _stops(self, requests: Sequence[RequestTiming]) -> bool:
+        """Tell whether the setting is certainly slower than the best one, and remember it."""
+        rival = self.assignment.rival
+        self.is_worse = rival is not None and certainly_worse(requests, rival)
+        return self.is_worse
+
+    def _log_bytes(self) -> int:
+        path = Path(self.assignment.folder) / self.assignment.log
+        return path.stat().st_size if path.is_file() else 0
+
+    def _with_log(self, measurement: Measurement, since: int) -> Measurement:
+        """Return `measurement` with what the log says of it, from byte `since` on."""
+        reader = self.engine.log_reader()
+        if not isinstance(reader, ServingLog):
+            return measurement
+        with contextlib.suppress(OSError):
+            with (Path(self.assignment.folder) / self.assignment.log).open("rb") as log:
+                log.seek(since)
+                while block := log.read(_LOG_BLOCK):
+                    reader.feed(block)
+            return replace(
+                measurement,
+                no_graph_share=reader.share_without_graph,
+                retractions=reader.retractions,
+            )
+        return measurement
 
     def _stop(self, server: Server) -> None:
         self._tell(Stage.SHUTDOWN, "")

@@ -12,7 +12,7 @@ server speaks SGLang's language, so the SGLang engine drives both and cannot tel
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sweeper.errors import Failure, Stage
 from sweeper.records import FlagValue, Launch, ServerFacts
@@ -61,6 +61,19 @@ class LogReader(Protocol):
         Rank by rank the first real cause counts, not the first traceback; an exit code alone
         proves nothing.
         """
+
+
+@runtime_checkable
+class ServingLog(Protocol):
+    """What a log reader may tell besides, of how requests were served."""
+
+    @property
+    def share_without_graph(self) -> float | None:
+        """Share of the decode lines without a CUDA graph; None if no line says."""
+
+    @property
+    def retractions(self) -> int:
+        """Requests that were sent back because the KV pool was full."""
 
 
 class Engine(Protocol):

@@ -114,6 +114,11 @@ class SGLangLogReader:
         return self._decode.window()
 
     @property
+    def share_without_graph(self) -> float | None:
+        """Share of the decode lines without a CUDA graph; None if no line says."""
+        return self._decode.window().share_without_graph
+
+    @property
     def retractions(self) -> int:
         """Requests that were sent back because the KV pool was full."""
         return self._decode.retractions

@@ -100,7 +100,7 @@ def _spell_algorithm(s: Setting) -> Setting:
 def _drop_idle_draft(s: Setting) -> Setting:
     if s.algorithm is not None:
         return s
-    # A misspelt one stays, to be refused.
+    # One that no version here knows may mean something to the version on the node.
     idle = tuple(
         name for name in s.flags if name.startswith("speculative-") and sglang_flags.is_known(name)
     )

@@ -4,13 +4,13 @@ Refusals are data: a name, the versions they were read or run in, and a pure fun
 the reason. Sources are SGLang's `arg_groups/speculative_hook.py`, `server_args.py` and
 `speculative/eagle_utils.py` of 0.5.15 and 0.5.23, checked against both by running them. The
 version on a node is not known before its server answers, so a rule that holds in one of the two
-alone is not among them.
+alone is not among them. Flags that no version knows are refused where the space file is read: a
+person may vouch for one of a newer version or an own build there (`engine.known_flags`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sweeper.engines import sglang_flags
 from sweeper.engines.sglang_rewrites import BOTH, DRAFT_TP, TREE_ALGORITHMS, Setting
 
 #: Spellings that SGLang knows; NEXTN is EAGLE under another name.
@@ -68,15 +68,6 @@ def _ours(s: Setting) -> str | None:
     if not taken:
         return None
     return f"--{taken[0]} is set by Sweeper itself or would lock it out; leave it away"
-
-
-def _unknown(s: Setting) -> str | None:
-    for name in sorted(s.flags):
-        if not sglang_flags.is_known(name):
-            near = sglang_flags.nearest(name)
-            hint = f"; the nearest is --{near}" if near else ""
-            return f"no supported SGLang ({' to '.join(BOTH)}) knows --{name}{hint}"
-    return None
 
 
 def _not_positive(s: Setting) -> str | None:
@@ -265,7 +256,6 @@ def _draft_tp(s: Setting) -> str | None:
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("flags that are Sweeper's own", _ours),
-    Refusal("flags that no supported version knows", _unknown),
     Refusal("counts below one", _not_positive),
     Refusal("memory fraction out of range", _memory_fraction),
     Refusal("more GPUs than there are", _too_few_gpus),

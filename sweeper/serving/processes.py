@@ -13,10 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.serving.supervisor import MARK, ProcessStat, all_processes, kill_process, read_stat
+from sweeper.serving.supervisor import (
+    MARK,
+    ProcessStat,
+    all_processes,
+    descendants,
+    kill_process,
+    read_stat,
+)
 
 #: How long a sweep waits for the killed to be gone, in real seconds.
 _SWEEP_S = 10.0
+#: How a supervisor's own word on its command line ends, wherever the package is installed.
+_SUPERVISOR = b"/sweeper/serving/supervisor.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,10 @@ class ProcessId:
 
 
 def sweep_marked(mark_prefix: str, *, logs: Path | None = None) -> int:
-    """Kill what is left of servers whose owner is gone.
+    """Kill what is left of servers whose supervisor is gone.
+
+    A server whose supervisor lives has an owner, or is being ended for the want of one; so this
+    may be called while other slots of the same run are at work on this machine.
 
     Args:
         mark_prefix: How the marks begin that belong to the caller, not empty. End it with a
@@ -70,18 +82,25 @@ def sweep_marked(mark_prefix: str, *, logs: Path | None = None) -> int:
     return sweep(
         lambda mark: mark.startswith(mark_prefix),
         lambda path: log is not None and (path == log or path.startswith(f"{log}/")),
+        _supervised,
     )
 
 
-def sweep(is_mark: Callable[[str], bool], is_log: Callable[[str], bool]) -> int:
+def sweep(
+    is_mark: Callable[[str], bool],
+    is_log: Callable[[str], bool],
+    spare: Callable[[], set[int]] = set,
+) -> int:
     """Kill all processes with such a mark, or whose stdout and stderr are such a log.
 
-    The caller and its ancestors are left alone. See `sweep_marked` for what is returned.
+    The caller, its ancestors and the pids that `spare` returns are left alone. See `sweep_marked`
+    for what is returned.
     """
-    spared = _ancestors()
+    ancestors = _ancestors()
     killed: set[ProcessId] = set()
     end = time.monotonic() + _SWEEP_S
     while time.monotonic() < end:
+        spared = ancestors | spare()
         found = [
             ProcessId(stat.pid, stat.starttime)
             for stat in all_processes()
@@ -100,6 +119,19 @@ def name_of(pid: int) -> str | None:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return None
+
+
+def _supervised() -> set[int]:
+    """Return the pids of all living supervisors and of what they own."""
+    found: set[int] = set()
+    for stat in all_processes():
+        try:
+            words = Path(f"/proc/{stat.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if stat.alive and any(word.endswith(_SUPERVISOR) for word in words):
+            found |= {stat.pid, *(below.pid for below in descendants(stat.pid))}
+    return found
 
 
 def _ancestors() -> set[int]:

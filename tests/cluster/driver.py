@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
-from sweeper.cluster import Assignment, connect
+from sweeper.cluster import connect
 from sweeper.engines.sglang import SGLang
 from tests.cluster.stages import assignment, is_in
 
@@ -19,47 +18,33 @@ from tests.cluster.stages import assignment, is_in
 def main() -> None:
     folder, study, *stages = Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]
     executor = connect(
-        SGLang(), study=study, gpus=1, simulated=True, address=None, folder=str(folder)
+        SGLang(),
+        study=study,
+        gpus=1,
+        simulated=True,
+        address=None,
+        folder=str(folder),
+        slots_per_node=len(stages),
     )
     import ray
 
-    from sweeper.cluster.slot import Leftovers, Owner, Slot
-    from sweeper.cluster.trial import host_name
-    from sweeper.serving import ProcessId
-
-    held: list[tuple[str, Assignment]] = []
-    actors: list[Any] = []
-    for number, stage in enumerate(stages):
-        given = assignment(study, number, folder, stage)
-        held.append((stage, given))
-        if number == 0:
-            executor.submit("slot-0", given)
-            continue
-        name = f"more-{number}"
-        actor: Any = (
-            ray.remote(Slot)
-            .options(num_cpus=0, max_concurrency=4)
-            .remote(
-                Owner(
-                    slot=name,
-                    engine=SGLang(),
-                    leftovers=Leftovers(mark=f"sweeper/{study}/none/{name}/"),
-                    driver=(host_name(), ProcessId.of(os.getpid())),
-                    gpu_name="simulated",
-                )
-            )
-        )
-        actor.run.remote(given)
-        actors.append(actor)
-    _, raylet = ray.get(ray.remote(_parent).remote())
+    held = {
+        slot: (stage, assignment(study, number, folder, stage))
+        for number, (slot, stage) in enumerate(zip(executor.free_slots(), stages, strict=True))
+    }
+    for slot, (_, given) in held.items():
+        executor.submit(slot, given)
+    raylet: int = ray.get(ray.remote(_parent).remote())
     print(f"raylet {raylet}", flush=True)
-    waiting = list(range(len(held)))
+    waiting = set(held)
     while waiting:
         time.sleep(0.05)
-        now = [executor.status()["slot-0"], *ray.get([a.status.remote() for a in actors])]
-        waiting = [
-            i for i in waiting if not is_in(held[i][0], folder / held[i][1].log, now[i].stage)
-        ]
+        now = executor.status()
+        waiting = {
+            slot
+            for slot in waiting
+            if not is_in(held[slot][0], folder / held[slot][1].log, now[slot].stage)
+        }
     print("held", flush=True)
 
     def end_on_input() -> None:
@@ -71,17 +56,16 @@ def main() -> None:
     while not (outcomes := executor.wait(0.5)):
         executor.status()
     print(f"lost {outcomes[0].lost}", flush=True)
-    (slot,) = executor.free_slots()
+    slot = executor.free_slots()[0]
     executor.submit(slot, assignment(study, 99, folder, None))
-    while not (outcomes := executor.wait(0.5)):
+    while not (records := [o.record for o in executor.wait(0.5) if o.record is not None]):
         pass
-    record = outcomes[0].record
-    print(f"next {record.state if record else outcomes[0].lost}", flush=True)
+    print(f"next {records[0].state}", flush=True)
     executor.close()
 
 
-def _parent() -> tuple[int, int]:
-    return os.getpid(), os.getppid()
+def _parent() -> int:
+    return os.getppid()
 
 
 if __name__ == "__main__":

@@ -22,21 +22,24 @@ study: {study}
 engine:
   kind: simulated
   model: /models/target
-  gpus: 8
+  gpus: {gpus}
+  nodes: {nodes}
+  slots_per_node: {slots_per_node}
   flags:
-    tp-size: 8
+    tp-size: {tp}
     cuda-graph-max-bs-decode: 4
     max-running-requests: 48
     speculative-algorithm: EAGLE3
     speculative-draft-model-path: /models/draft
   simulation: {{time_scale: {scale}, start_s: 5, noise: 0.2}}
 parameters:
-  steps: {{flag: speculative-num-steps, values: [1, 2, 3, 4, 5]}}
-  topk: {{flag: speculative-eagle-topk, values: [1, 2, 4]}}
-  draft_tokens: {{flag: speculative-num-draft-tokens, values: [4, 8], when: topk > 1, otherwise: steps + 1}}
+  steps: {{flag: speculative-num-steps, values: [1, 2, 3, 4, 5, 6, 7, 8]}}
+  topk: {{flag: speculative-eagle-topk, values: [1, 2, 4, 8]}}
+  draft_tokens: {{flag: speculative-num-draft-tokens, values: [3, 4, 5, 6, 7, 8, 10, 12, 16], when: topk > 1, otherwise: steps + 1}}
 constraints: [draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
 workloads: [{{name: single, max_tokens: {tokens}, repeats: {repeats}, warmup: 0}}]
 objectives: [{{maximize: output_tok_s}}]
+sampler: random
 budget: {{launches: {launches}, hours: 5}}
 """
 PATIENCE_S = 120.0
@@ -62,9 +65,9 @@ class RunningSweep:
     home: Path
     lines: list[str] = field(default_factory=list)
 
-    def until(self, pattern: str) -> re.Match[str]:
+    def until(self, pattern: str, limit_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait until a line that it prints matches."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + limit_s
         while True:
             ended = self.process.poll() is not None
             for line in list(self.lines):
@@ -103,10 +106,11 @@ def running_sweep(
 ) -> Iterator[RunningSweep]:
     """Start a sweep on a Ray of its own, with a home and a session folder of its own."""
     given = {"scale": 5, "tokens": 200, "repeats": 3, "launches": 60, **changes}
+    given = {"gpus": 8, "nodes": 1, "slots_per_node": 1, "tp": given.get("gpus", 8), **given}
     space = folder / "space.yaml"
     space.write_text(SPACE.format(study=study, **given), encoding="utf-8")
     home = folder / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     # Ray puts sockets below it, whose paths may have 107 bytes.
     temp = Path(tempfile.mkdtemp(prefix="sw", dir="/tmp"))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}

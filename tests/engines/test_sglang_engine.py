@@ -280,7 +280,6 @@ REFUSED: list[tuple[dict[str, FlagValue], dict[str, str], str]] = [
     ({"tp-size": 8, "nnodes": 3}, {}, "nnodes 3"),
     ({"mem-fraction-static": 1.5}, {}, "between 0 and 1"),
     ({"max-running-requests": 0}, {}, "at least 1"),
-    ({"speculative-num-step": 3}, {}, "--speculative-num-steps"),
     ({"port": 31000}, {}, "--port"),
     ({"admin-api-key": "s"}, {}, "--admin-api-key"),
     (drafting(tp_size=8), {"SWEEPER_DRAFT_TP": "3"}, "divisor"),

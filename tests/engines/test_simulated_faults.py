@@ -177,7 +177,9 @@ def test_a_stream_may_stay_open_after_its_end(tmp_path: Path) -> None:
     with launch(tmp_path, env=fault) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         body = {**generate_body("Close slowly.", 5), "stream": True}
-        connection.request("POST", "/generate", json.dumps(body))
+        connection.request(
+            "POST", "/generate", json.dumps(body), {"Content-Type": "application/json"}
+        )
         answer = connection.getresponse()
         while answer.readline() != b"data: [DONE]\n":
             pass

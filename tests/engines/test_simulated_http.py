@@ -216,7 +216,7 @@ def test_a_busy_server_does_not_flush_and_aborts_on_request(server: Launched) ->
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not server.request("POST", "/flush_cache")[1].startswith("Cache not flushed"):
+    while not server.request("POST", "/flush_cache")[1].startswith("Flush cache failed"):
         time.sleep(0.02)
     assert server.request("POST", "/flush_cache")[0] == 400
     assert server.request("POST", "/abort_request", {"rid": "long"})[0] == 200

@@ -57,8 +57,12 @@ def chosen(land: Landscape, records: list[TrialRecord]) -> Point | None:
 def test_the_best_of_4160_settings_is_found_in_22_launches_in_99_of_100_seeds(
     eagle3: Landscape,
 ) -> None:
-    found = Counter(chosen(eagle3, eagle3_sweep(eagle3, seed)) == BEST for seed in range(100))
-    assert found[True] >= 99
+    sweeps = [eagle3_sweep(eagle3, seed) for seed in range(100)]
+    launched = Counter(any(r.trial.point == BEST for r in records) for records in sweeps)
+    assert launched[True] >= 99
+    # Three settings are 3.4 % slower. Two launches differ by 1.4 % (sd), so that even of a sweep
+    # that launches all four one in forty measures another one as the best.
+    assert Counter(chosen(eagle3, records) == BEST for records in sweeps)[True] >= 97
 
 
 def test_the_best_of_4160_settings_is_found_in_22_launches(eagle3: Landscape) -> None:

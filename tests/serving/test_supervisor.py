@@ -281,6 +281,16 @@ def test_leftovers_are_found_by_their_marks_and_nothing_else_is(
     assert bystander.poll() is None
 
 
+def test_a_sweep_leaves_servers_alone_whose_supervisor_lives(tmp_path: Path) -> None:
+    mark = f"test-{tmp_path.name}-{os.getpid()}"
+    owned = Supervised(job(tmp_path, *FAMILY, str(tmp_path / "members"), mark=f"{mark}/1"))
+    members = members_in(tmp_path / "members")
+    assert sweep_marked(f"{mark}/", logs=tmp_path / "server.log") == 0
+    assert all(one.alive() for one in members.values())
+    owned.close()
+    assert still_alive(members) == []
+
+
 def test_a_sweep_without_a_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="empty prefix"):
         sweep_marked("")

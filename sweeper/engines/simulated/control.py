@@ -22,7 +22,7 @@ _FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or "
     "waiting requests, the operation will not be performed.)\n"
 )
-_NOT_FLUSHED = "Cache not flushed because there are pending requests.\n"
+_NOT_FLUSHED = "Flush cache failed.\n"
 
 
 def build_app(server: Server) -> web.Application:
@@ -195,6 +195,12 @@ async def _flush_cache(request: web.Request) -> web.Response:
     end_s = server.clock.now_s() + patience_s
     while not server.scheduler.flush():
         if server.clock.now_s() >= end_s:
+            server.log.line(
+                "Cache not flushed because there are pending requests. "
+                f"#queue-req: {len(server.scheduler.waiting)}, "
+                f"#running-req: {len(server.scheduler.running)}",
+                rank=0,
+            )
             return web.Response(text=_NOT_FLUSHED, status=400)
         await asyncio.sleep(server.clock.real_s(min(0.1, patience_s)))
     server.log.line("Cache flushed successfully!", rank=0)

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from sweeper.engines.simulated.job import Job
-from sweeper.engines.simulated.server import SERVER, Malformed, Server, finish_reason
+from sweeper.engines.simulated.server import SERVER, BadRequest, Malformed, Server, finish_reason
 from sweeper.engines.simulated.streams import Cut, event, finished, read_body, read_prompt, stream
 
 _COMPLETIONS_DEFAULT = 16
@@ -49,6 +49,12 @@ async def chat(request: web.Request) -> web.StreamResponse:
     if not isinstance(messages, list) or not messages:
         raise Malformed("messages: Field required")
     prompt = "".join(f"<|{m.get('role')}|>{_content(m)}" for m in messages) + "<|assistant|>"
+    most = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    if most > server.context_len:
+        raise BadRequest(
+            f"max_completion_tokens is too large: {most}."
+            f"This model supports at most {server.context_len} completion tokens."
+        )
     job = _openai_job(server, body, prompt, None, None)
 
     def role(cut: Cut) -> bytes:

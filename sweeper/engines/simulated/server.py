@@ -223,7 +223,8 @@ def finish_reason(job: Job) -> dict[str, object] | None:
         return {"type": "length", "length": job.limit}
     if job.finish == "stop":
         return {"type": "stop", "matched": 163586}
-    return {"type": "abort", "message": "Abort before prefill" if not job.produced else "Aborted"}
+    message = "Aborted" if job.produced else "Abort before prefill"
+    return {"type": "abort", "message": message, "status_code": None, "err_type": None}
 
 
 SERVER = web.AppKey("server", Server)

@@ -1,0 +1,126 @@
+"""A Ray cluster of many raylets on this machine, in a process of its own.
+
+As a script it takes commands on its input and answers each with a line:
+
+    add GPUS [KIND]   -> the node's number
+    kill NUMBER       -> killed NUMBER      its raylet gets SIGKILL
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+#: For processes of the cluster and for drivers that join it: loopback only, no token to share.
+ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+#: Ray's least.
+_STORE_BYTES = 80 * 2**20
+
+
+@dataclass
+class Raylets:
+    """A running cluster.
+
+    Attributes:
+        address: What a driver joins.
+        process: The process that holds it.
+    """
+
+    address: str
+    process: subprocess.Popen[str]
+
+    def add(self, gpus: int, kind: str = "") -> int:
+        """Add a node and return its number."""
+        return int(self._say(f"add {gpus} {kind}"))
+
+    def kill(self, number: int) -> None:
+        """Kill a node's raylet; the head is number 0."""
+        assert self._say(f"kill {number}") == f"killed {number}"
+
+    def _say(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def raylets() -> Iterator[Raylets]:
+    """Start a cluster whose head has no GPUs."""
+    temp = tempfile.mkdtemp(prefix="sw", dir="/tmp")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.raylets"],
+        env={**environment, **ENVIRONMENT, "RAY_TMPDIR": temp},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        assert address
+        yield Raylets(address, process)
+    finally:
+        process.stdin.close()
+        process.wait(timeout=60)
+        process.stdout.close()
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def main() -> None:
+    """Run the cluster until the input ends."""
+    # Ray prints to stdout, which is for answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 1,
+            "num_gpus": 0,
+            "object_store_memory": _STORE_BYTES,
+            "include_dashboard": False,
+            "_system_config": {
+                "health_check_initial_delay_ms": 0,
+                "health_check_period_ms": 1000,
+                "health_check_timeout_ms": 5000,
+                "health_check_failure_threshold": 5,
+            },
+        },
+    )
+    nodes: list[Any] = [cluster.head_node]
+    print(cluster.address, file=answers)
+    for line in sys.stdin:
+        match line.split():
+            case ["add", gpus, *kinds]:
+                node = cluster.add_node(
+                    num_cpus=1,
+                    num_gpus=int(gpus),
+                    object_store_memory=_STORE_BYTES,
+                    resources={f"accelerator_type:{kind}": 1 for kind in kinds},
+                )
+                nodes.append(node)
+                print(len(nodes) - 1, file=answers)
+            case ["kill", number]:
+                for info in nodes[int(number)].all_processes["raylet"]:
+                    os.kill(info.process.pid, signal.SIGKILL)
+                print(f"killed {number}", file=answers)
+    cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()
