@@ -14,6 +14,7 @@ import pytest
 from sweeper.store import Store
 from tests.build import make_record
 
+pytestmark = pytest.mark.slow
 STARTS = multiprocessing.get_context("forkserver")
 STARTS.set_forkserver_preload(["sweeper.store", "tests.build"])
 #: What a store does to the disk, as Python's audit events name it.
@@ -107,7 +108,6 @@ def test_a_writer_killed_at_any_of_its_steps_loses_nothing(tmp_path: Path) -> No
     check(tmp_path, written)
 
 
-@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     rng = random.Random(0)
     kills = 0

@@ -27,6 +27,8 @@ class Job:
         route: "generate", "completions" or "chat".
         concurrency: Streams kept open; None with `request_rate`.
         request_rate: Requests an engine second; None with `concurrency`.
+        arrivals_s: Engine seconds at which each prompt is sent; None without a trace.
+        ramp_s: Engine seconds over which the load grows to its full height.
         seed: Seed of the arrivals of an open loop.
         duration_s: How long passes follow each other, in engine seconds; None for one pass.
         max_tokens: Output tokens asked of each request.
@@ -50,6 +52,8 @@ class Job:
     route: str = "generate"
     concurrency: int | None = 1
     request_rate: float | None = None
+    arrivals_s: tuple[float, ...] | None = None
+    ramp_s: float = 0.0
     seed: int = 0
     duration_s: float | None = None
     max_tokens: int = 500
@@ -119,7 +123,14 @@ def job_from_json(value: Mapping[str, Any]) -> Job:
     prompts = tuple(
         Prompt(**{**prompt, "messages": tuple(prompt["messages"])}) for prompt in value["prompts"]
     )
-    return Job(**{**value, "prompts": prompts})
+    times = value["arrivals_s"]
+    return Job(
+        **{
+            **value,
+            "prompts": prompts,
+            "arrivals_s": None if times is None else tuple(times),
+        }
+    )
 
 
 def window_to_json(window: Window) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sweeper.bench.jobs import Advance, Job, Window
 from sweeper.bench.process import ClientProcess
 from sweeper.bench.streams import StreamFault
-from sweeper.bench.workload import PATHS, WARMUP_SET, load_prompts, one_pass
+from sweeper.bench.workload import PATHS, WARMUP_SET, load_arrivals, load_prompts, one_pass
 from sweeper.clock import Clock
 from sweeper.errors import BenchFailed, Failure, FailureClass, Stage, UserError
 from sweeper.records import Limits, Measurement, RequestTiming, Workload
@@ -110,7 +110,12 @@ def measure(
     """
     if workload.route not in PATHS:
         raise UserError(f"no route {workload.route!r}; there are {', '.join(PATHS)}")
-    prompts = one_pass(load_prompts(workload.prompts), workload.concurrency)
+    times = None if workload.arrivals is None else load_arrivals(workload.arrivals)
+    prompts = one_pass(
+        load_prompts(workload.prompts),
+        workload.concurrency,
+        None if times is None else len(times),
+    )
     repeats = workload.repeats or 1
     allowed = int(MAX_FAILED_SHARE * len(prompts) * repeats)
     job = Job(
@@ -122,6 +127,8 @@ def measure(
         route=workload.route,
         concurrency=workload.concurrency,
         request_rate=workload.request_rate,
+        arrivals_s=times,
+        ramp_s=workload.ramp_s,
         seed=workload.seed,
         duration_s=workload.duration_s,
         max_tokens=workload.max_tokens,
@@ -188,6 +195,8 @@ def _warmup(job: Job, count: int) -> Job:
         salt=job.salt + "/warmup",
         concurrency=min(job.concurrency or count, count),
         request_rate=None,
+        arrivals_s=None,
+        ramp_s=0.0,
         duration_s=None,
         max_tokens=min(job.max_tokens, _WARMUP_TOKENS),
         flush="no",

@@ -39,6 +39,7 @@ class Answer:
         fault: What broke it; None for a good one or one not yet ended.
         error: The fault in words.
         drafted_tokens: Draft tokens proposed, where the server says.
+        note: Why a count is missing or is not as the server gave it.
     """
 
     text: str = ""
@@ -52,6 +53,7 @@ class Answer:
     done: bool = False
     fault: StreamFault | None = None
     error: str | None = None
+    note: str | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +97,8 @@ class AnswerReader:
         if self._pieces:
             answer.text = "".join(self._pieces)
         answer.text = _whole_characters(answer.text)
+        if answer.output_tokens is None:
+            answer.note = "the server sent no usage, so tokens are not known"
         if answer.finish == "abort":
             self._break(StreamFault.TRUNCATED, "the server aborted the request")
         elif answer.finish is None:
@@ -167,6 +171,14 @@ class AnswerReader:
         answer = self.answer
         answer.prompt_tokens = _count(usage.get("prompt_tokens"), answer.prompt_tokens)
         answer.output_tokens = _count(usage.get("completion_tokens"), answer.output_tokens)
+        reasoning = _count(
+            _mapping(usage.get("completion_tokens_details")).get("reasoning_tokens"),
+            _count(usage.get("reasoning_tokens"), None),
+        )
+        if reasoning is not None and reasoning > (answer.output_tokens or reasoning):
+            answer.note = (
+                f"the server counts {reasoning} reasoning tokens among {answer.output_tokens}"
+            )
         details = _mapping(usage.get("prompt_tokens_details"))
         answer.cached_tokens = _count(details.get("cached_tokens"), answer.cached_tokens)
 

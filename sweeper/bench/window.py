@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import aiohttp
 
@@ -90,13 +90,16 @@ class WindowRun:
         )
 
     async def _closed_loop(self) -> None:
-        requests = self._requests()
+        requests, job = self._requests(), self._job
+        streams = job.concurrency or 1
 
-        async def keep_busy() -> None:
+        async def keep_busy(begin_s: float) -> None:
+            await self._sleep_until(begin_s)
             for stream in requests:
                 await self._follow(stream)
 
-        await asyncio.gather(*(keep_busy() for _ in range(self._job.concurrency or 1)))
+        begins = (job.ramp_s * index / streams for index in range(streams))
+        await asyncio.gather(*(keep_busy(begin_s) for begin_s in begins))
 
     async def _open_loop(self) -> None:
         requests = self._requests()
@@ -106,15 +109,24 @@ class WindowRun:
 
     async def _paced(self, requests: Iterator[Stream]) -> AsyncIterator[Stream]:
         job = self._job
-        for at_s in arrivals(job.request_rate or 1.0, f"{job.seed}/{job.repeat}"):
-            due_ns = self._origin_ns + int(at_s * 1e9)
+        times: Iterable[float] = (
+            arrivals(job.request_rate or 1.0, f"{job.seed}/{job.repeat}", job.ramp_s)
+            if job.arrivals_s is None
+            else job.arrivals_s
+        )
+        for at_s in times:
             if job.duration_s is not None and at_s >= job.duration_s:
                 return
-            await asyncio.sleep(self._clock.real_s((due_ns - self._clock.now_ns()) / 1e9))
+            await self._sleep_until(at_s)
             stream = next(requests, None)
             if stream is None:
                 return
             yield stream
+
+    async def _sleep_until(self, at_s: float) -> None:
+        left_ns = self._origin_ns + int(at_s * 1e9) - self._clock.now_ns()
+        if left_ns > 0:
+            await asyncio.sleep(self._clock.real_s(left_ns / 1e9))
 
     def _requests(self) -> Iterator[Stream]:
         """Yield pass after pass, until `duration_s` is over; one pass without it."""
@@ -193,6 +205,7 @@ class WindowRun:
             finish=answer.finish,
             error=redact_text(stream.error) if stream.error else None,
             text=answer.text,
+            note=answer.note,
         )
         self._results.append((timing, stream.fault, answer))
         if stream.fault is None:

@@ -3,11 +3,13 @@
 name or path --load_prompts--> prompts --one_pass--> the prompts of one pass
 prompt --salted--> never seen before --request_body--> the JSON of one request
 request rate, seed --arrivals--> send times of an open loop
+path of a trace --load_arrivals--> the same from a file
 """
 
 import hashlib
 import itertools
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ PATHS = {
     "completions": "/v1/completions",
     "chat": "/v1/chat/completions",
 }
+_TIME_KEYS = ("timestamp", "at_s", "arrival_time")
 _SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "system": "system"}
 
 
@@ -87,8 +90,15 @@ def load_prompts(name: str) -> tuple[Prompt, ...]:
     return tuple(prompts)
 
 
-def one_pass(prompts: Sequence[Prompt], concurrency: int | None) -> tuple[Prompt, ...]:
-    """Return the prompts of one pass: the set, as often as it takes to fill all streams."""
+def one_pass(
+    prompts: Sequence[Prompt], concurrency: int | None, arrivals: int | None = None
+) -> tuple[Prompt, ...]:
+    """Return the prompts of one pass.
+
+    It is the set, as often as it takes to fill all streams; with a trace, one for each arrival.
+    """
+    if arrivals is not None:
+        return tuple(itertools.islice(itertools.cycle(prompts), arrivals))
     times = -(-(concurrency or 1) // len(prompts))
     return tuple(prompts) * times
 
@@ -149,11 +159,56 @@ def request_body(
     return body | {"messages": messages}
 
 
-def arrivals(rate: float, seed: str) -> Iterator[float]:
-    """Yield send times in seconds since the start: Poisson, `rate` a second, without end."""
+def arrivals(rate: float, seed: str, ramp_s: float = 0.0) -> Iterator[float]:
+    """Yield send times in seconds since the start: Poisson, `rate` a second, without end.
+
+    The rate grows evenly from 0 until `ramp_s`. Then rate * t^2 / (2 ramp_s) requests are
+    expected until t, so arrivals at rate 1 are put where the expected number is theirs.
+    """
     # Not a secret: chance that can be repeated is the point.
     chance = random.Random(seed)
-    return itertools.accumulate(chance.expovariate(rate) for _ in itertools.count())
+    for expected in itertools.accumulate(chance.expovariate(1.0) for _ in itertools.count()):
+        if expected < rate * ramp_s / 2:
+            yield math.sqrt(2 * ramp_s * expected / rate)
+        else:
+            yield expected / rate + ramp_s / 2
+
+
+def load_arrivals(name: str) -> tuple[float, ...]:
+    """Return the send times of a trace, in seconds since its first.
+
+    Each line holds a number of seconds, or an object with one under "timestamp", "at_s" or
+    "arrival_time"; lines may be in any order.
+
+    Raises:
+        UserError: No such file, or a mistake in it, with its line.
+    """
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read arrivals from {name!r}: {error}") from error
+    times = [
+        _time_of(line, f"{name}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not times:
+        raise UserError(f"{name}: holds no arrival")
+    first = min(times)
+    return tuple(sorted(t - first for t in times))
+
+
+def _time_of(line: str, where: str) -> float:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON: {error}") from error
+    if isinstance(value, dict):
+        value = next((value[key] for key in _TIME_KEYS if key in value), None)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise UserError(f"{where}: expected seconds, or an object with {', '.join(_TIME_KEYS)}")
+    return float(value)
 
 
 def _plain(prompt: Prompt) -> str:

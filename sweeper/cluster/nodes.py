@@ -71,7 +71,7 @@ def refusal(nodes: Sequence[Node], shape: Shape) -> str | None:
     enough = [n for n in nodes if n.gpus >= shape.gpus_per_node]
     if len(enough) >= shape.nodes:
         return None
-    has = ", ".join(f"{n.gpus}" for n in nodes) or "none"
+    has = ", ".join(str(gpus) for gpus in sorted((n.gpus for n in nodes), reverse=True)) or "none"
     where = "one node" if shape.nodes == 1 else f"each of {shape.nodes} nodes"
     return f"a server needs {shape.gpus_per_node} GPUs on {where}; the nodes of the cluster have: {has}"
 

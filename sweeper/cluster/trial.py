@@ -48,6 +48,7 @@ from sweeper.records import (
     Workload,
 )
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
+from sweeper.statistics import with_acceptance
 
 #: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15).
 INEFFECTIVE_ACCEPT_LENGTH = 1.05
@@ -289,6 +290,9 @@ class _Run:
                 log.seek(since)
                 while block := log.read(_LOG_BLOCK):
                     reader.feed(block)
+            if reader.accept_length_mean is not None:
+                # Only where the requests themselves do not tell.
+                measurement = with_acceptance(measurement, reader.accept_length_mean, "log")
             return replace(
                 measurement,
                 no_graph_share=reader.share_without_graph,

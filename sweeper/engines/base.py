@@ -68,6 +68,10 @@ class ServingLog(Protocol):
     """What a log reader may tell besides, of how requests were served."""
 
     @property
+    def accept_length_mean(self) -> float | None:
+        """Mean accept length over the decode lines; None without speculation."""
+
+    @property
     def share_without_graph(self) -> float | None:
         """Share of the decode lines without a CUDA graph; None if no line says."""
 

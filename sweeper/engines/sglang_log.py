@@ -114,6 +114,11 @@ class SGLangLogReader:
         return self._decode.window()
 
     @property
+    def accept_length_mean(self) -> float | None:
+        """Mean accept length over the decode lines; None without speculation."""
+        return self._decode.window().accept_length_mean
+
+    @property
     def share_without_graph(self) -> float | None:
         """Share of the decode lines without a CUDA graph; None if no line says."""
         return self._decode.window().share_without_graph

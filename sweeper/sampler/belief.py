@@ -10,16 +10,16 @@ counts where the features do not fit it.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.sampler.evidence import Evidence, Target, add_up
+from sweeper.sampler.evidence import Evidence, Target
+from sweeper.sampler.histograms import histograms, seen_lengths, shares, survival
 from sweeper.sampler.table import Table
 from sweeper.speculation import (
-    MAX_POSITIONS,
     Array,
     Design,
     acceptance_design,
@@ -41,6 +41,8 @@ SCALES = tuple(
 NOISE_PRIOR, NOISE_WEIGHT = 0.010, 4.0
 #: Own deviation of a setting: in log step time at interaction scale 1, and in log length.
 SETTING_SD, SETTING_LENGTH_SD = 0.006, 0.006
+#: Widths that a factor's effect on log accept length may have, equally likely beforehand.
+LENGTH_EFFECT_SDS = (0.001, 0.01, 0.04)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +111,13 @@ class Model:
         zero = np.zeros((DRAWS, count))
         if not table.speculates:
             return _Lengths(samples=zero, seen={})
-        totals = _histograms(table, evidence, workload)
+        totals = histograms(table, evidence, workload)
         kinds = sorted({kind for _, kind in totals}) or [""]
         design, index = self._acceptance(len(kinds))
         where = {(int(a), int(c), int(j)): i for i, (a, c, j) in enumerate(index)}
         picked, values, noise = [], [], []
         for (arm, kind), histogram in totals.items():
-            for j, at_risk, accepted in _survival(histogram):
+            for j, at_risk, accepted in survival(histogram):
                 row = where.get((arm, kinds.index(kind), j))
                 if row is not None:
                     lost = at_risk - accepted
@@ -126,19 +128,48 @@ class Model:
             design.rows[picked], np.array(values), np.array(noise), design.mean, design.sd
         )
         weights = fitted.draw(rng.standard_normal((DRAWS, len(design.mean))))
-        shares = _shares(totals, kinds)
-        found = lengths(weights @ design.rows.T, index, len(table.shapes), len(kinds), shares)
+        found = lengths(
+            weights @ design.rows.T, index, len(table.shapes), len(kinds), shares(totals, kinds)
+        )
         arms = np.array(table.arm)
         spec = np.flatnonzero(arms >= 0)
         samples = zero
         samples[:, spec] = np.log(found)[:, arms[spec]]
-        seen = _seen_lengths(table, evidence, workload)
+        seen = seen_lengths(table, evidence, workload)
+        samples[:, spec] += self._factors_in_length(samples, seen, rng)[:, spec]
         own = np.where(arms >= 0, SETTING_LENGTH_SD, 0.0) * rng.standard_normal((DRAWS, count))
         for row, (value, variance) in seen.items():
             # The row's own deviation, given what was measured of it.
             share = SETTING_LENGTH_SD**2 / (SETTING_LENGTH_SD**2 + variance)
             own[:, row] = own[:, row] * np.sqrt(1 - share) + share * (value - samples[:, row])
         return _Lengths(samples=samples + own, seen=seen)
+
+    def _factors_in_length(
+        self, samples: Array, seen: Mapping[int, tuple[float, float]], rng: np.random.Generator
+    ) -> Array:
+        """Return what factors do to log accept length, samples x rows: nothing, by the model.
+
+        By timing they may still do something (which kernel sums in which order decides near-ties),
+        so effects of a width from a grid are fitted to what the shapes leave over.
+        """
+        design = self._steps(True)
+        columns = design.scale == 1
+        rows = sorted(seen)
+        if not rows or not columns.any():
+            return np.zeros(samples.shape)
+        features = design.rows[:, columns]
+        left = np.array([seen[r][0] for r in rows]) - samples[:, rows].mean(axis=0)
+        noise = np.array([seen[r][1] for r in rows]) + samples[:, rows].var(axis=0)
+        noise += SETTING_LENGTH_SD**2
+        zero = np.zeros(features.shape[1])
+        fits = [fit(features[rows], left, noise, zero, zero + sd) for sd in LENGTH_EFFECT_SDS]
+        parts = allot(np.array([f.evidence for f in fits]), DRAWS)
+        drawn = [
+            f.draw(rng.standard_normal((part, len(zero))))
+            for f, part in zip(fits, parts, strict=True)
+        ]
+        effects = np.concatenate(drawn)[rng.permutation(DRAWS)]
+        return np.asarray(effects @ features.T)
 
     def _target(
         self, target: Target, seen: "_Rows", length: "_Lengths", rng: np.random.Generator
@@ -159,7 +190,7 @@ class Model:
             fitted = fit(rows, values - level, noise + own, design.mean, design.sd * scale)
             fits.append((fitted, own))
             weights.append(np.log(prior) + fitted.evidence)
-        parts = _allot(np.array(weights), DRAWS)
+        parts = allot(np.array(weights), DRAWS)
         samples = np.empty((DRAWS, len(self.table.keys)))
         start = 0
         for (fitted, own), part in zip(fits, parts, strict=True):
@@ -228,63 +259,7 @@ class _Rows:
         return float(np.sqrt(squares / (NOISE_WEIGHT + free)))
 
 
-_Totals = dict[tuple[int, str], tuple[float, ...]]
-
-
-def _histograms(table: Table, evidence: Sequence[Evidence], workload: str) -> _Totals:
-    """Return (shape, prompt kind) -> summed histogram."""
-    found: dict[tuple[int, str], list[tuple[float, ...]]] = {}
-    given = [(table.arm[table.row[e.key]], e.accepted.get(workload, {})) for e in evidence]
-    # Where one trial does not tell kinds apart, none can.
-    blind = any("" in kinds for _, kinds in given)
-    for arm, kinds in given:
-        for kind, histogram in kinds.items():
-            if arm >= 0:
-                found.setdefault((arm, "" if blind else kind), []).append(histogram)
-    return {key: add_up(rows) for key, rows in found.items()}
-
-
-def _survival(histogram: Sequence[float]) -> Iterator[tuple[int, float, float]]:
-    """Yield (position, steps in which it was tried, steps in which it was accepted)."""
-    at_risk = sum(histogram)
-    for j in range(min(len(histogram) - 1, MAX_POSITIONS)):
-        accepted = max(at_risk - histogram[j], 0.0)
-        if at_risk < 3:
-            return
-        yield j, at_risk, accepted
-        at_risk = accepted
-
-
-def _shares(totals: _Totals, kinds: Sequence[str]) -> Array:
-    """Return each kind's share of the output tokens."""
-    tokens = np.zeros(len(kinds))
-    for (_, kind), histogram in totals.items():
-        tokens[kinds.index(kind)] += sum((i + 1) * count for i, count in enumerate(histogram))
-    total = tokens.sum()
-    return tokens / total if total else np.full(len(kinds), 1 / len(kinds))
-
-
-def _seen_lengths(
-    table: Table, evidence: Sequence[Evidence], workload: str
-) -> dict[int, tuple[float, float]]:
-    """Return row -> log of its measured accept length, and that log's variance."""
-    rows: dict[int, list[tuple[float, ...]]] = {}
-    for item in evidence:
-        for histogram in item.accepted.get(workload, {}).values():
-            rows.setdefault(table.row[item.key], []).append(histogram)
-    found = {}
-    for row, histograms in rows.items():
-        counts = np.array(add_up(histograms))
-        made = np.arange(1, len(counts) + 1)
-        steps = counts.sum()
-        if steps > 0:
-            mean = float(counts @ made / steps)
-            variance = float(counts @ made**2 / steps) - mean**2
-            found[row] = (float(np.log(mean)), variance / steps / mean**2)
-    return found
-
-
-def _allot(log_weights: Array, draws: int) -> list[int]:
+def allot(log_weights: Array, draws: int) -> list[int]:
     """Return how many of `draws` samples each grid point gets, in proportion to its weight."""
     weights = np.exp(log_weights - log_weights.max())
     exact = weights / weights.sum() * draws

@@ -33,10 +33,12 @@ class Raylets:
 
     Attributes:
         address: What a driver joins.
+        dashboard: Where jobs are submitted; empty without one.
         process: The process that holds it.
     """
 
     address: str
+    dashboard: str
     process: subprocess.Popen[str]
 
     def add(self, gpus: int, kind: str = "") -> int:
@@ -56,12 +58,12 @@ class Raylets:
 
 
 @contextlib.contextmanager
-def raylets() -> Iterator[Raylets]:
+def raylets(*, dashboard: bool = False) -> Iterator[Raylets]:
     """Start a cluster whose head has no GPUs."""
     temp = tempfile.mkdtemp(prefix="sw", dir="/tmp")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.raylets"],
+        [sys.executable, "-m", "tests.cluster.raylets", *(["dashboard"] if dashboard else [])],
         env={**environment, **ENVIRONMENT, "RAY_TMPDIR": temp},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -70,9 +72,9 @@ def raylets() -> Iterator[Raylets]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        address = process.stdout.readline().strip()
+        address, _, url = process.stdout.readline().strip().partition(" ")
         assert address
-        yield Raylets(address, process)
+        yield Raylets(address, url, process)
     finally:
         process.stdin.close()
         process.wait(timeout=60)
@@ -93,7 +95,7 @@ def main() -> None:
             "num_cpus": 1,
             "num_gpus": 0,
             "object_store_memory": _STORE_BYTES,
-            "include_dashboard": False,
+            "include_dashboard": "dashboard" in sys.argv,
             "_system_config": {
                 "health_check_initial_delay_ms": 0,
                 "health_check_period_ms": 1000,
@@ -103,7 +105,7 @@ def main() -> None:
         },
     )
     nodes: list[Any] = [cluster.head_node]
-    print(cluster.address, file=answers)
+    print(cluster.address, cluster.webui_url or "", file=answers)
     for line in sys.stdin:
         match line.split():
             case ["add", gpus, *kinds]:

@@ -100,15 +100,20 @@ class RunningSweep:
         return found
 
 
+def space_text(study: str, **changes: int) -> str:
+    """Return a space of a few hundred settings, each tried in a random order."""
+    given = {"scale": 5, "tokens": 200, "repeats": 3, "launches": 60, **changes}
+    given = {"gpus": 8, "nodes": 1, "slots_per_node": 1, "tp": given.get("gpus", 8), **given}
+    return SPACE.format(study=study, **given)
+
+
 @contextlib.contextmanager
 def running_sweep(
     folder: Path, study: str, *more: str, env: dict[str, str] | None = None, **changes: int
 ) -> Iterator[RunningSweep]:
     """Start a sweep on a Ray of its own, with a home and a session folder of its own."""
-    given = {"scale": 5, "tokens": 200, "repeats": 3, "launches": 60, **changes}
-    given = {"gpus": 8, "nodes": 1, "slots_per_node": 1, "tp": given.get("gpus", 8), **given}
     space = folder / "space.yaml"
-    space.write_text(SPACE.format(study=study, **given), encoding="utf-8")
+    space.write_text(space_text(study, **changes), encoding="utf-8")
     home = folder / "home"
     home.mkdir(exist_ok=True)
     # Ray puts sockets below it, whose paths may have 107 bytes.

@@ -196,7 +196,7 @@ def test_what_no_node_can_hold_is_refused_at_once_with_what_there_is(
         assert sweep.process.wait(timeout=PATIENCE_S) == 2
         assert time.monotonic() - begun < 60.0
     said = "".join(sweep.lines)
-    assert "a server needs 8 GPUs on one node; the nodes of the cluster have: 0, 4" in said
+    assert "a server needs 8 GPUs on one node; the nodes of the cluster have: 4, 0" in said
 
 
 def test_the_head_lost_ends_the_driver_and_the_same_command_goes_on(tmp_path: Path) -> None:
