@@ -96,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--workload", default="single", help="one of: " + ", ".join(_WORKLOADS))
     add("--concurrency", type=int, metavar="N", help="streams kept open")
     add("--request-rate", type=float, metavar="R", help="requests a second, Poisson, instead")
+    add(
+        "--arrivals", metavar="FILE", help="a trace of send times in seconds, a line each, instead"
+    )
+    add("--ramp-s", type=float, metavar="S", help="seconds over which the load grows")
     add("--prompts", metavar="FILE", help="a prompt set's name or a JSONL or ShareGPT file")
     add("--max-tokens", type=int, metavar="N", help="output tokens of each request")
     add("--repeats", type=int, metavar="N", help="how often the prompt set is sent")
@@ -130,15 +134,17 @@ def _workload(options: argparse.Namespace) -> Workload:
         for name in ("prompts", "max_tokens", "warmup", "temperature", "route", "seed")
         if getattr(options, name) is not None
     }
-    for name, other in (("concurrency", "request_rate"), ("repeats", "duration_s")):
-        one, two = getattr(options, name), getattr(options, other)
-        if one is not None and two is not None:
-            raise UserError(
-                f"give --{name} or --{other.replace('_', '-')}, not both".replace("_", "-")
-            )
-        if one is not None or two is not None:
-            given |= {name: one, other: two}
-    for name in ("concurrency", "request_rate", "repeats", "duration_s", "max_tokens"):
+    for names in (("concurrency", "request_rate", "arrivals"), ("repeats", "duration_s")):
+        chosen = {name: getattr(options, name) for name in names}
+        count = sum(value is not None for value in chosen.values())
+        if count > 1:
+            flags = " or ".join(f"--{name}" for name in names).replace("_", "-")
+            raise UserError(f"give {flags}, not several")
+        if count:
+            given |= chosen
+    if options.ramp_s is not None:
+        given["ramp_s"] = options.ramp_s
+    for name in ("concurrency", "request_rate", "repeats", "duration_s", "max_tokens", "ramp_s"):
         if given.get(name) is not None and given[name] <= 0:
             raise UserError(f"--{name.replace('_', '-')} must be more than 0")
     if given.get("warmup", 0) < 0:

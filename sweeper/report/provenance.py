@@ -78,7 +78,11 @@ def _range(values: Sequence[int | None]) -> list[str]:
 
 def _workload(study: Study, index: int) -> str:
     w = study.workloads[index]
-    load = f"{w.concurrency} at once" if w.concurrency is not None else f"{w.request_rate:g}/s"
+    load = f"sent as in {w.arrivals}"
+    if w.concurrency is not None:
+        load = f"{w.concurrency} at once"
+    elif w.request_rate is not None:
+        load = f"{w.request_rate:g}/s"
     length = f"{w.repeats} x" if w.repeats is not None else f"{w.duration_s:g} s of"
     return f"{w.name}: {length} {w.prompts}, {load}, {w.max_tokens} tokens"
 
