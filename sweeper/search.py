@@ -30,10 +30,11 @@ from sweeper.cluster import (
     connect,
     dashboard_line,
 )
-from sweeper.config import find_space, load_study
 from sweeper.display import Display, View, make_display, print_plan, print_table
 from sweeper.errors import Failure, FailureClass, Stage, StopSweep, UserError
+from sweeper.families import ruled_out, rules
 from sweeper.live import Live
+from sweeper.options import estimate_hours, parse_options, study_of
 from sweeper.plan import Plan, make_plan
 from sweeper.preflight import ask_engine
 from sweeper.records import Point, Trial, TrialRecord, TrialState
@@ -41,15 +42,13 @@ from sweeper.report import write_report
 from sweeper.sampler import Sampler, make_sampler
 from sweeper.serving import detect
 from sweeper.store import Store, newest_run, next_run, write_text
-from sweeper.study import SAMPLERS, Study
+from sweeper.study import Study
 from sweeper.verdict import Verdict, judge
 from sweeper.witness import Witness
 
 _POLL_S = 0.5
 #: Real seconds between two writings of the report while the sweep runs.
 _REPORT_EVERY_S = 60.0
-#: Engine seconds of a real server's start, before the first one was seen.
-_START_GUESS_S = 600.0
 EXIT_USER, EXIT_BROKEN, EXIT_INT, EXIT_TERM = 2, 1, 130, 143
 
 
@@ -79,6 +78,7 @@ class Sweep:
         study: The study, its engine resolved.
         store: Where records go; locked by us.
         executor: Where trials run.
+        plan: The settings that may be launched.
         sampler: Told of each record after it is stored.
         display: Where people look.
         interrupt: Looked at twice a second.
@@ -90,6 +90,7 @@ class Sweep:
     study: Study
     store: Store
     executor: Executor
+    plan: Plan
     sampler: Sampler
     display: Display
     interrupt: Interrupt
@@ -100,6 +101,7 @@ class Sweep:
     begun_s: float = field(init=False)
     ended: str = ""
     _cancelled: bool = False
+    _learned: set[str] = field(default_factory=set)
     _reported_s: float = 0.0
     _trial_s: list[float] = field(default_factory=list)
     _submitted_s: dict[int, float] = field(default_factory=dict)
@@ -149,7 +151,11 @@ class Sweep:
 
     def _ledger(self) -> Ledger:
         return Ledger(
-            study=self.study, records=self.records, running=self.running, next_number=self._next
+            study=self.study,
+            records=self.records,
+            running=self.running,
+            next_number=self._next,
+            settings=self.plan.settings,
         )
 
     def _submit(self) -> None:
@@ -201,7 +207,16 @@ class Sweep:
             self.records.append(record)
             self.sampler.tell(record)
             self.display.finished(record, self.view())
+            self._learn()
             self._report()
+
+    def _learn(self) -> None:
+        """Say which families of settings the last failures rule out from now on."""
+        for rule in rules(self.records, self.study):
+            if rule.reason not in self._learned:
+                self._learned.add(rule.reason)
+                count = len(ruled_out(self.plan.settings, (rule,)))
+                self.display.say(f"no longer launched: {rule.reason} ({count} settings)")
 
     def _report(self) -> None:
         if self.now_s() - self._reported_s >= _REPORT_EVERY_S:
@@ -241,24 +256,6 @@ def _lost_record(assignment: Assignment, why: str) -> TrialRecord:
     )
 
 
-def estimate_hours(study: Study) -> float:
-    """Return a rough figure of engine hours for the whole budget, before anything was measured.
-
-    A start counts as the simulation's or ten minutes; a request as `max_tokens` at the reference
-    speed, or at 50 tok/s.
-    """
-    start_s = study.engine.simulation.start_s if study.simulated else _START_GUESS_S
-    speed = study.baseline.reference_tok_s or 50.0
-    measure_s = 0.0
-    for workload in study.workloads:
-        if workload.duration_s is not None:
-            measure_s += workload.duration_s
-        else:
-            requests = 5 * (workload.repeats or 1) + workload.warmup
-            measure_s += requests * workload.max_tokens / speed / (workload.concurrency or 1)
-    return study.budget.launches * (start_s + measure_s) / 3600.0
-
-
 def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:
     """Write best.sh and report.html, and return the verdict."""
     verdict = judge(records, study)
@@ -272,61 +269,22 @@ def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) ->
     return verdict
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeper.search",
-        description="Find the fastest launch command that a space file allows, and prove it.",
-    )
-    parser.add_argument("space", help="space file, or the name of a shipped one")
-    parser.add_argument(
-        "--plan", action="store_true", help="say what would be done; start nothing"
-    )
-    parser.add_argument("--fresh", action="store_true", help="start anew beside earlier results")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all results")
-    parser.add_argument("--address", help="a Ray cluster to join; default: Ray on this machine")
-    parser.add_argument("--launches", type=int, help="instead of budget.launches")
-    parser.add_argument("--seed", type=int, help="instead of the file's seed")
-    parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")
-    parser.add_argument(
-        "--executor",
-        choices=("ray", "inline"),
-        default="ray",
-        help="inline: one slot in this process, no Ray, for debugging",
-    )
-    return parser.parse_args(argv)
-
-
-def _study(arguments: argparse.Namespace) -> Study:
-    study = load_study(find_space(arguments.space))
-    if arguments.launches is not None:
-        if arguments.launches < 1:
-            raise UserError(f"--launches must be at least 1, not {arguments.launches}")
-        study = replace(study, budget=replace(study.budget, launches=arguments.launches))
-    if arguments.seed is not None:
-        study = replace(study, seed=arguments.seed)
-    if arguments.sampler is not None:
-        study = replace(study, sampler=arguments.sampler)
-    joins = choose_address(arguments.address, os.environ) is not None
-    gpus_present = joins or bool(detect().devices())
-    return study.resolved(gpus_present=gpus_present)
-
-
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    arguments = _arguments(argv)
+    options = parse_options(argv)
     try:
-        study = _study(arguments)
+        study = study_of(options)
         here = bool(detect().devices())
         checked = ask_engine(study, make_plan(study), gpus_present=here, say=_say)
         study, plan = checked.study, checked.plan
-        if arguments.plan:
+        if options.plan:
             print_plan(plan, study, estimate_hours(study))
             return 0
-        return _sweep(arguments, study, plan)
+        return _sweep(options, study, plan)
     except UserError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return EXIT_USER
@@ -335,11 +293,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN
 
 
-def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
-    address = choose_address(arguments.address, os.environ)
-    if arguments.executor == "ray":
-        check_results_stay(arguments.runs, os.environ)
-    folder = (next_run if arguments.fresh else newest_run)(arguments.runs, study.name)
+def _sweep(options: argparse.Namespace, study: Study, plan: Plan) -> int:
+    address = choose_address(options.address, os.environ)
+    if options.executor == "ray":
+        check_results_stay(options.runs, os.environ)
+    folder = (next_run if options.fresh else newest_run)(options.runs, study.name)
     with Store(folder) as store:
         store.create()
         store.lock()
@@ -360,7 +318,7 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
             if records:
                 display.say(f"going on with {len(records)} finished trials in {folder}")
             sampler = make_sampler(study, plan)
-            executor = _executor(arguments, study, address, newest_hardware(records))
+            executor = _executor(options, study, folder, address, newest_hardware(records))
             interrupt.install()  # Ray takes SIGTERM when it starts.
             if executor.dashboard_url:
                 display.say(dashboard_line(executor.dashboard_url, os.environ))
@@ -370,19 +328,23 @@ def _sweep(arguments: argparse.Namespace, study: Study, plan: Plan) -> int:
             if others:
                 display.say(f"{others} of the stored trials left out: measured on other hardware")
             live = Live(study, plan.settings if plan.complete else None)
-            sweep = Sweep(study, store, executor, sampler, display, interrupt, records, live)
+            sweep = Sweep(study, store, executor, plan, sampler, display, interrupt, records, live)
             sweep.run()
         finally:
             display.close()
             if executor is not None:
                 executor.close()
-        return _finish(arguments, store, study, sweep)
+        return _finish(options, store, study, sweep)
 
 
 def _executor(
-    arguments: argparse.Namespace, study: Study, address: str | None, hardware: str | None
+    options: argparse.Namespace,
+    study: Study,
+    folder: Path,
+    address: str | None,
+    hardware: str | None,
 ) -> Executor:
-    if arguments.executor == "inline":
+    if options.executor == "inline":
         gpu_ids = () if study.simulated else tuple(range(study.engine.gpus))
         return InlineExecutor(study.adapter, detect(), gpu_ids=gpu_ids)
     return connect(
@@ -391,13 +353,14 @@ def _executor(
         gpus=study.engine.gpus,
         simulated=study.simulated,
         address=address,
+        folder=str(folder.resolve()),
         nodes=study.engine.nodes,
         slots_per_node=study.engine.slots_per_node,
         hardware=hardware,
     )
 
 
-def _finish(arguments: argparse.Namespace, store: Store, study: Study, sweep: Sweep) -> int:
+def _finish(options: argparse.Namespace, store: Store, study: Study, sweep: Sweep) -> int:
     verdict = write_results(store, study, sweep.records)
     print_table(sweep.records, study)
     share = sweep.live.busy_share
@@ -409,7 +372,7 @@ def _finish(arguments: argparse.Namespace, store: Store, study: Study, sweep: Sw
     print(f"launch command: {store.folder / 'best.sh'}")
     print(f"report: {store.folder / 'report.html'}")
     if sweep.interrupt.count:
-        print(f"to go on: python -m sweeper.search {arguments.space}")
+        print(f"to go on: python -m sweeper.search {options.space}")
         return sweep.interrupt.status
     return 0
 

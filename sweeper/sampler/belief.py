@@ -159,8 +159,7 @@ class Model:
             return np.zeros(samples.shape)
         features = design.rows[:, columns]
         left = np.array([seen[r][0] for r in rows]) - samples[:, rows].mean(axis=0)
-        noise = np.array([seen[r][1] for r in rows]) + samples[:, rows].var(axis=0)
-        noise += SETTING_LENGTH_SD**2
+        noise = np.array([seen[r][1] for r in rows]) + SETTING_LENGTH_SD**2
         zero = np.zeros(features.shape[1])
         fits = [fit(features[rows], left, noise, zero, zero + sd) for sd in LENGTH_EFFECT_SDS]
         parts = allot(np.array([f.evidence for f in fits]), DRAWS)

@@ -19,6 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.errors import UserError
+from sweeper.families import ruled_out, rules
 from sweeper.plan import Plan, refusal
 from sweeper.records import Point, Scalar, TrialRecord
 from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
@@ -160,7 +161,8 @@ class Asker:
                 trial.system_attrs["NSGAIISampler:generation"] = complete // POPULATION
                 replayed.add_trial(trial)
                 complete += trial.state is TrialState.COMPLETE
-        for key in sorted(taken - told):
+        hopeless = ruled_out(self.plan.settings, rules(list(self._records.values()), study))
+        for key in sorted(taken - told - hopeless):
             if key in self.plan.settings:
                 point, _ = self.plan.settings[key]
                 replayed.add_trial(running_trial(study.space, point, key))

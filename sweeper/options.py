@@ -1,0 +1,79 @@
+"""What the command line says: the study, with the changes that options make to it."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sweeper.cluster import choose_address
+from sweeper.config import find_space, load_study
+from sweeper.errors import UserError
+from sweeper.serving import detect
+from sweeper.study import SAMPLERS, Study
+
+#: Engine seconds of a real server's start, before the first one was seen.
+_START_GUESS_S = 600.0
+
+
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the options of `python -m sweeper.search`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.search",
+        description="Find the fastest launch command that a space file allows, and prove it.",
+    )
+    parser.add_argument("space", help="space file, or the name of a shipped one")
+    parser.add_argument(
+        "--plan", action="store_true", help="say what would be done; start nothing"
+    )
+    parser.add_argument("--fresh", action="store_true", help="start anew beside earlier results")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all results")
+    parser.add_argument("--address", help="a Ray cluster to join; default: Ray on this machine")
+    parser.add_argument("--launches", type=int, help="instead of budget.launches")
+    parser.add_argument("--seed", type=int, help="instead of the file's seed")
+    parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")
+    parser.add_argument(
+        "--executor",
+        choices=("ray", "inline"),
+        default="ray",
+        help="inline: one slot in this process, no Ray, for debugging",
+    )
+    return parser.parse_args(argv)
+
+
+def study_of(options: argparse.Namespace) -> Study:
+    """Return the study that the options mean, its engine resolved.
+
+    Raises:
+        UserError: The file or an option is wrong.
+    """
+    study = load_study(find_space(options.space))
+    if options.launches is not None:
+        if options.launches < 1:
+            raise UserError(f"--launches must be at least 1, not {options.launches}")
+        study = replace(study, budget=replace(study.budget, launches=options.launches))
+    if options.seed is not None:
+        study = replace(study, seed=options.seed)
+    if options.sampler is not None:
+        study = replace(study, sampler=options.sampler)
+    joins = choose_address(options.address, os.environ) is not None
+    gpus_present = joins or bool(detect().devices())
+    return study.resolved(gpus_present=gpus_present)
+
+
+def estimate_hours(study: Study) -> float:
+    """Return a rough figure of engine hours for the whole budget, before anything was measured.
+
+    A start counts as the simulation's or ten minutes; a request as `max_tokens` at the reference
+    speed, or at 50 tok/s.
+    """
+    start_s = study.engine.simulation.start_s if study.simulated else _START_GUESS_S
+    speed = study.baseline.reference_tok_s or 50.0
+    measure_s = 0.0
+    for workload in study.workloads:
+        if workload.duration_s is not None:
+            measure_s += workload.duration_s
+        else:
+            requests = 5 * (workload.repeats or 1) + workload.warmup
+            measure_s += requests * workload.max_tokens / speed / (workload.concurrency or 1)
+    return study.budget.launches * (start_s + measure_s) / 3600.0
