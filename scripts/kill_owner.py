@@ -57,13 +57,14 @@ def kill_owner(
     ids = [device.index for device in gpus.devices()] if gpu_ids is None else list(gpu_ids)
     before = gpus.memory_used_mib(ids)
     folder = newest_run(runs, study.name)
-    old = set(_logs(folder))
+    # A trial that was killed has no row, so the next one takes its number and goes on in its log.
+    begun = {path: path.stat().st_size for path in _logs(folder)}
     driver = subprocess.Popen(
         [sys.executable, "-m", "sweeper.search", space, "--runs", str(runs)],
         start_new_session=True,
     )
     end = time.monotonic() + wait_s
-    while not any(SIGNS[when] in path.read_bytes() for path in set(_logs(folder)) - old):
+    while not any(SIGNS[when] in _since(path, begun.get(path, 0)) for path in _logs(folder)):
         if time.monotonic() > end or driver.poll() is not None:
             driver.terminate()
             driver.wait()
@@ -98,6 +99,12 @@ def _is_back(gpus: Gpus, ids: Sequence[int], before: dict[int, int]) -> bool:
 
 def _logs(folder: Path) -> list[Path]:
     return list((folder / "logs").glob("*.log"))
+
+
+def _since(path: Path, start: int) -> bytes:
+    with path.open("rb") as log:
+        log.seek(start)
+        return log.read()
 
 
 def _family(study: str) -> list[int]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from sweeper.engines.base import Engine
 from sweeper.engines.sglang import SGLang
@@ -177,7 +178,7 @@ class Study:
     def context(self) -> str:
         """Hash of what must be equal, beside the launch, for two rows to be comparable."""
         simulation = asdict(self.engine.simulation) if self.simulated else None
-        identity = [[asdict(workload) for workload in self.workloads], simulation]
+        identity = [[_identity(workload) for workload in self.workloads], simulation]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
     def resolved(self, *, gpus_present: bool) -> "Study":
@@ -216,3 +217,17 @@ class Study:
                 simulated=self.simulated,
             )
         )
+
+
+def _identity(workload: Workload) -> dict[str, object]:
+    """Return the workload with what its files hold in place of where they lie.
+
+    The same study goes on in another folder or on another machine, and a changed file is another
+    workload.
+    """
+    given = asdict(workload)
+    for name in ("prompts", "arrivals"):
+        path = Path(given[name] or "")
+        if path.is_absolute() and path.is_file():
+            given[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return given

@@ -280,6 +280,21 @@ def test_failing_settings_are_recorded_and_not_launched_again(tmp_path: Path, sp
 
 
 @pytest.mark.slow
+def test_what_a_failure_teaches_is_said_kept_to_and_written_in_the_report(
+    tmp_path: Path, space: Path
+) -> None:
+    fault = "noise: 0.2, fault: draft_incompatible"
+    space.write_text(TINY.replace("noise: 0.2", fault), encoding="utf-8")
+    done = run(tmp_path, space)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("no longer launched:") == 1
+    states = [str(r.state) for r in stored(tmp_path).records()]
+    assert states == ["complete", "infeasible"]
+    page = (stored(tmp_path).folder / "report.html").read_text(encoding="utf-8")
+    assert "learned: " in page
+
+
+@pytest.mark.slow
 def test_a_broken_installation_stops_the_sweep_with_its_cause(tmp_path: Path, space: Path) -> None:
     space.write_text(TINY.replace("noise: 0.2", "noise: 0, fault: build_missing"), "utf-8")
     done = run(tmp_path, space)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from sweeper.families import rules
 from sweeper.objective import Objective, Standing, standings
 from sweeper.report import tables
 from sweeper.report.draw_effects import (
@@ -264,6 +265,7 @@ def _trouble(run: Run) -> Section:
         )
     html = tables.failure_table(failures) + tables.rewrite_table(rewrite_info(run.records))
     if run.plan is not None:
-        html += tables.refused_table(refused_info(run.plan, run.records))
+        learned = rules(run.records, run.study)
+        html += tables.refused_table(refused_info(run.plan, run.records, learned))
     html += tables.problem_list(run.problems)
     return Section(id="trouble", title="Failed, refused and rewritten", charts=charts, html=html)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import Failure, FailureClass, Fault, Stage
+from sweeper.families import Rule, ruled_out
 from sweeper.plan import Plan
 from sweeper.records import FlagValue, TrialRecord, TrialState
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text
@@ -125,11 +126,22 @@ class RefusedInfo:
     complete: bool
 
 
-def refused_info(plan: Plan, records: Sequence[TrialRecord]) -> RefusedInfo:
-    """Return what the plan refuses, and what was refused during the sweep."""
+def refused_info(
+    plan: Plan, records: Sequence[TrialRecord], learned: Sequence[Rule] = ()
+) -> RefusedInfo:
+    """Return what the plan refuses, and what the sweep learned not to launch.
+
+    A setting that a rule covers and that was launched before the rule was known does not count.
+    """
     found: dict[str, list[str]] = {
         reason: [point_text(p) for p in points] for reason, points in plan.refused.items()
     }
+    launched = {record.trial.launch.key for record in records}
+    for rule in learned:
+        keys = ruled_out(plan.settings, (rule,)) - launched
+        found[f"learned: {rule.reason}"] = [
+            point_text(point) for key, (point, _) in plan.settings.items() if key in keys
+        ]
     for record in records:
         if record.state is TrialState.INFEASIBLE and not record.launched and record.reason:
             texts = found.setdefault(record.reason, [])

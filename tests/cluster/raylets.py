@@ -4,6 +4,7 @@ As a script it takes commands on its input and answers each with a line:
 
     add GPUS [KIND]   -> the node's number
     kill NUMBER       -> killed NUMBER      its raylet gets SIGKILL
+    behead            -> beheaded           the head's processes get it
 """
 
 import contextlib
@@ -48,6 +49,10 @@ class Raylets:
     def kill(self, number: int) -> None:
         """Kill a node's raylet; the head is number 0."""
         assert self._say(f"kill {number}") == f"killed {number}"
+
+    def behead(self) -> None:
+        """Kill the head: what keeps the cluster together, and its raylet."""
+        assert self._say("behead") == "beheaded"
 
     def _say(self, command: str) -> str:
         assert self.process.stdin is not None
@@ -118,10 +123,18 @@ def main() -> None:
                 nodes.append(node)
                 print(len(nodes) - 1, file=answers)
             case ["kill", number]:
-                for info in nodes[int(number)].all_processes["raylet"]:
-                    os.kill(info.process.pid, signal.SIGKILL)
+                _kill(nodes[int(number)], "raylet")
                 print(f"killed {number}", file=answers)
+            case ["behead"]:
+                _kill(nodes[0], "gcs_server", "raylet")
+                print("beheaded", file=answers)
     cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _kill(node: Any, *kinds: str) -> None:
+    for kind in kinds:
+        for info in node.all_processes[kind]:
+            os.kill(info.process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
