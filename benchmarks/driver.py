@@ -215,7 +215,7 @@ def measure(study: Study, plan: Plan, folder: Path, slots: int) -> Cost:
         display = make_display(nowhere)
         sampler = TimedSampler(make_sampler(study, plan))
         live = Live(study, plan.settings)
-        sweep = Sweep(study, store, executor, sampler, display, Interrupt(), [], live)
+        sweep = Sweep(study, store, executor, plan, sampler, display, Interrupt(), [], live)
         begun, cpu = time.perf_counter(), time.process_time()
         sweep.run()
         wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("".join(f"{head:>9}" for head in heads))
     for slots in arguments.slots:
         with tempfile.TemporaryDirectory(prefix="sweeper-driver-") as folder:
-            profile = cProfile.Profile()
+            profile = cProfile.Profile(time.process_time)
             if arguments.profile:
                 profile.enable()
             cost = measure(study, plan, Path(folder) / "runs" / "driver", slots)

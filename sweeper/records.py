@@ -73,6 +73,7 @@ class Launch:
     flags: Mapping[str, FlagValue]
     env: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
+    _key: str | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -80,6 +81,13 @@ class Launch:
 
         Secret values do not count, so that a stored, redacted launch has the same identity.
         """
+        if self._key is None:
+            # Asked for every record before each launch, so it is made once.
+            object.__setattr__(self, "_key", self._digest())
+        assert self._key is not None
+        return self._key
+
+    def _digest(self) -> str:
         identity = [
             self.engine,
             list(self.command),

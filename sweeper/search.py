@@ -49,6 +49,8 @@ from sweeper.witness import Witness
 _POLL_S = 0.5
 #: Real seconds between two writings of the report while the sweep runs.
 _REPORT_EVERY_S = 60.0
+#: Share of the driver's time that the report may take: it grows with the rows.
+_REPORT_SHARE = 0.05
 EXIT_USER, EXIT_BROKEN, EXIT_INT, EXIT_TERM = 2, 1, 130, 143
 
 
@@ -102,12 +104,13 @@ class Sweep:
     ended: str = ""
     _cancelled: bool = False
     _learned: set[str] = field(default_factory=set)
-    _reported_s: float = 0.0
+    _report_due_s: float = 0.0
     _trial_s: list[float] = field(default_factory=list)
     _submitted_s: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.begun_s = self._reported_s = self.now_s()
+        self.begun_s = self.now_s()
+        self._report_due_s = self.begun_s + _REPORT_EVERY_S
         for record in self.records:
             self.sampler.tell(record)
         self._next = self.store.next_number()
@@ -125,6 +128,11 @@ class Sweep:
                 self._submit()
             if not self.running:
                 return
+            # Free slots have got their trials; what follows costs them no time.
+            view = self.view()
+            self.display.update(view)
+            self._publish(view)
+            self._report()
             self._collect()
             if self.interrupt.count > 1:
                 return
@@ -133,9 +141,6 @@ class Sweep:
                 self.ended = "interrupted"
                 self.display.say("stopping the running servers; again to stop at once")
                 self.executor.cancel()
-            view = self.view()
-            self.display.update(view)
-            self._publish(view)
 
     def _publish(self, view: View) -> None:
         self.executor.publish(
@@ -208,7 +213,6 @@ class Sweep:
             self.sampler.tell(record)
             self.display.finished(record, self.view())
             self._learn()
-            self._report()
 
     def _learn(self) -> None:
         """Say which families of settings the last failures rule out from now on."""
@@ -219,9 +223,11 @@ class Sweep:
                 self.display.say(f"no longer launched: {rule.reason} ({count} settings)")
 
     def _report(self) -> None:
-        if self.now_s() - self._reported_s >= _REPORT_EVERY_S:
+        begun_s = self.now_s()
+        if begun_s >= self._report_due_s:
             write_report(self.store.folder)
-            self._reported_s = self.now_s()
+            took_s = self.now_s() - begun_s
+            self._report_due_s = begun_s + max(_REPORT_EVERY_S, took_s / _REPORT_SHARE)
 
     def view(self) -> View:
         """Return what is to be shown now."""

@@ -32,7 +32,6 @@ NAMESPACE = "sweeper"
 #: Rows move through the object store, arrays never do; Ray's minimum is 75 MiB.
 _OBJECT_STORE_BYTES = 100 * 2**20
 _ACTOR_START_S = 120.0
-_STATUS_S = 0.2
 #: A slot answers from a thread of its own; one that does not for so long is stopped or stuck.
 _SILENT_S = 120.0
 _LOOK_S = 0.5
@@ -315,9 +314,7 @@ class RayExecutor:
             if held.status_ref is None:
                 held.status_ref = held.actor.status.remote()
                 held.asked_s = time.monotonic()
-        refs = [h.status_ref for h in busy.values()]
-        if refs:
-            ray.wait(refs, num_returns=len(refs), timeout=_STATUS_S)
+        # What is not there yet is read by the next call, half a second later.
         for held in busy.values():
             done, _ = ray.wait([held.status_ref], timeout=0)
             if done:

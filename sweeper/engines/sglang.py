@@ -15,7 +15,7 @@ from sweeper.engines.sglang_rewrites import Setting, rewrite
 from sweeper.records import FlagValue, Launch, ServerFacts
 
 #: What measuring needs and the user did not set. The interval of the decode lines stays SGLang's
-#: own: at 10 steps the lines took 0.8 to 2 % of a speculative step and a tenth of that of a plain
+#: own: at 10 steps the lines took up to 2 % of a speculative step and less of a plain
 #: one (docs/evidence/h200.md), which is unfair to speculation.
 _MEASURING: Mapping[str, FlagValue] = {"enable-metrics": True}
 
@@ -123,7 +123,7 @@ class SGLang:
         return ControlRequest(method="POST", path="/abort_request", json={"abort_all": True})
 
     def stop_signal(self) -> int:
-        """Return SIGINT: an idle server is gone in 0.5 to 2 s with status 0.
+        """Return SIGINT: an idle server is gone in 0.5 to 2 s, by that signal at last (-2).
 
         SIGTERM takes 4 to 6 s, since it looks every 5 s whether requests have drained, and
         0.5.15 then kills itself (-9), which reads like a crash.

@@ -8,18 +8,19 @@ two helpers) is replaced by stand-ins. The client itself is untouched.
 """
 
 import importlib
+import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 
 class Words:
     """A tokenizer by words; SGLang's client only counts with it."""
 
-    init_kwargs: dict[str, object] = {}
+    init_kwargs: ClassVar[dict[str, object]] = {}
     bos_token = ""
 
     @classmethod
@@ -39,7 +40,7 @@ class Words:
 class StandIn(types.ModuleType):
     """A module in which every name is something."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -47,26 +48,23 @@ class StandIn(types.ModuleType):
         return type(name, (), {})
 
 
-class StandIns(importlib.machinery.PathFinder):
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds stand-ins for modules that are not installed, as the last resort."""
 
-    @classmethod
     def find_spec(
-        cls,
+        self,
         fullname: str,
         path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] not in {"PIL", "datasets", "pybase64", "psutil", "zmq"}:
             return None
-        return importlib.machinery.ModuleSpec(fullname, cls, is_package=True)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
-    @staticmethod
-    def create_module(spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return StandIn(spec.name)
 
-    @staticmethod
-    def exec_module(_: types.ModuleType) -> None:
+    def exec_module(self, module: types.ModuleType) -> None:
         """Do nothing."""
 
 

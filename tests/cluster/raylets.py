@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,7 @@ def main() -> None:
             "num_gpus": 0,
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": "dashboard" in sys.argv,
+            "dashboard_port": _free_port(),
             "_system_config": {
                 "health_check_initial_delay_ms": 0,
                 "health_check_period_ms": 1000,
@@ -129,6 +131,13 @@ def main() -> None:
                 _kill(nodes[0], "gcs_server", "raylet")
                 print("beheaded", file=answers)
     cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def _kill(node: Any, *kinds: str) -> None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from sweeper.records import TrialState
 from sweeper.store import Store
 from tests.cluster.raylets import ENVIRONMENT, Raylets, raylets
-from tests.cluster.running import space_text
+from tests.cluster.running import PATIENCE_S, space_text
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
@@ -25,27 +26,26 @@ def submit(
     """Submit from a copy of the checkout, as the documentation says, and wait for the end."""
     ray = Path(sys.executable).parent / "ray"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    return subprocess.run(
-        [
-            str(ray),
-            "job",
-            "submit",
-            "--address",
-            f"http://{cluster.dashboard}",
-            "--working-dir",
-            str(folder),
-            "--",
-            "python",
-            "-m",
-            "sweeper.search",
-            *words,
-        ],
-        env={**environment, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    command = [
+        str(ray),
+        *("job", "submit", "--address", f"http://{cluster.dashboard}"),
+        *("--working-dir", str(folder)),
+        *("--", sys.executable, "-m", "sweeper.search", *words),
+    ]
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        done = subprocess.run(
+            command,
+            env={**environment, **ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        # A node's agent, which takes jobs, starts some time after its raylet.
+        if "No available agent" not in done.stderr or time.monotonic() > end:
+            return done
+        time.sleep(1.0)
 
 
 def test_a_job_joins_its_cluster_and_keeps_its_results_where_they_stay(tmp_path: Path) -> None:

@@ -35,10 +35,12 @@ class Kind:
 
     @property
     def program(self) -> list[str]:
+        # A test that runs in the background of a shell ignores SIGINT, and so would the server.
+        first = ["env", "--default-signal=INT"]
         if self.name == "simulated":
-            return [sys.executable, "-m", "sweeper.engines.simulated"]
+            return [*first, sys.executable, "-m", "sweeper.engines.simulated"]
         # Other tests on the machine measure time: this one yields to them.
-        return ["nice", "-n", "10", python("0.5.23"), "-m", "sglang.launch_server"]
+        return [*first, "nice", "-n", "10", python("0.5.23"), "-m", "sglang.launch_server"]
 
 
 SIMULATED = Kind(

@@ -13,46 +13,11 @@ from sweeper.engines.sglang import SGLang
 from sweeper.errors import FailureClass, Stage
 from sweeper.records import FlagValue
 from tests.conformance.kinds import KINDS, NGRAM, START_S, Kind, command, environment, launch
+from tests.conformance.tree import children, living, wait_gone
 from tests.engines.simulated_launch import free_port
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 ENGINE = SGLang()
-
-
-def children(pid: int) -> dict[int, str]:
-    """Return the living descendants of a process with their names."""
-    parents: dict[int, tuple[int, str]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                head, _, tail = (folder / "stat").read_text().rpartition(") ")
-            except OSError:
-                continue
-            if tail[0] not in "ZX":
-                parents[int(folder.name)] = (int(tail.split()[1]), head.partition("(")[2])
-    found: dict[int, str] = {}
-    for child, (parent, name) in sorted(parents.items()):
-        if parent == pid or parent in found:
-            found[child] = name
-    return found
-
-
-def living(pids: set[int]) -> set[int]:
-    found = set()
-    for pid in pids:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX":
-                found.add(pid)
-        except OSError:
-            continue
-    return found
-
-
-def wait_gone(pids: set[int], limit_s: float = 60.0) -> bool:
-    end = time.monotonic() + limit_s
-    while living(pids) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not living(pids)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +57,16 @@ def test_a_wrong_command_line_ends_with_its_status_and_reason(
     assert words in found.line
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, -2)])
 def test_an_idle_server_ends_politely_and_alone(
-    kind: Kind, number: signal.Signals, tmp_path: Path
+    kind: Kind, number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
     with launch(kind, tmp_path, NGRAM) as server:
         family = children(server.process.pid).keys() | {server.process.pid}
         assert len(family) >= 3
         begun = time.monotonic()
         os.kill(server.process.pid, number)
-        assert server.ended(START_S) == 0
+        assert server.ended(START_S) == status
         took_s = time.monotonic() - begun
         assert wait_gone(set(family))
     # SIGTERM looks for running requests every few seconds, SIGINT does not.
@@ -109,7 +74,7 @@ def test_an_idle_server_ends_politely_and_alone(
     reader = ENGINE.log_reader()
     reader.feed(server.log.encode())
     assert reader.stage is Stage.SHUTDOWN
-    assert reader.failure(Ending(exit_code=0)) is None
+    assert reader.failure(Ending(exit_code=status)) is None
 
 
 def test_a_killed_scheduler_takes_the_server_with_it(kind: Kind, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def check_acceptance(length: float | None, requests: object, asked: object, log:
     reader = SGLang().log_reader()
     reader.feed(log)
     assert reader.stage is Stage.SHUTDOWN
-    assert reader.failure(Ending(exit_code=0)) is None
+    assert reader.failure(Ending(exit_code=-2)) is None
     assert reader.speculating is (asked is not None)
     if asked is None:
         assert length is None

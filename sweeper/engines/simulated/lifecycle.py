@@ -6,6 +6,7 @@ import signal
 from typing import NoReturn
 
 from sweeper.clock import Clock
+from sweeper.engines.simulated import tracebacks
 from sweeper.engines.simulated.children import kill_children
 from sweeper.engines.simulated.log import Log
 from sweeper.engines.simulated.server import Server
@@ -138,7 +139,23 @@ class Tree:
         await asyncio.sleep(self.clock.real_s(self._slow_s(server)))
         self.log.line("INFO:     Application shutdown complete.")
         self.log.line(f"INFO:     Finished server process [{os.getpid()}]")
-        self.leave(0)
+        self._die_of_interrupt()
+
+    def _die_of_interrupt(self) -> NoReturn:
+        """End with -2: uvicorn raises the signal that it caught once more when it is done.
+
+        The real server's status is 0 only where it was started with SIGINT ignored, as a shell
+        starts what it puts into the background.
+        """
+        pid = os.getpid()
+        self.log.line(
+            f"kill_process_tree called: parent_pid={pid}, include_parent=False, pid={pid}"
+        )
+        self.log.raw(tracebacks.INTERRUPTED)
+        kill_children(self.children)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(pid, signal.SIGINT)
+        raise AssertionError("SIGINT returned")
 
     @staticmethod
     def _slow_s(server: Server) -> float:

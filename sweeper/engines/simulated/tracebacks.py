@@ -245,3 +245,15 @@ NCCL_TIMEOUT = (
     "NumelOut=21504, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.\n"
     "terminate called after throwing an instance of 'c10::DistBackendError'\n"
 )
+
+#: The end of a polite stop by SIGINT; no failure.
+INTERRUPTED = """\
+Traceback (most recent call last):
+  File "/site-packages/sglang/srt/entrypoints/http_server.py", line 2781, in launch_server
+    uvicorn.run(
+  File "/site-packages/uvicorn/_compat.py", line 30, in asyncio_run
+    return runner.run(main)
+  File "/usr/lib/python3.11/asyncio/runners.py", line 123, in run
+    raise KeyboardInterrupt()
+KeyboardInterrupt
+"""
