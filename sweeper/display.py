@@ -19,7 +19,7 @@ from rich.text import Text
 from sweeper.cluster import Status
 from sweeper.objective import Objective, Standing, baseline, best, pareto_front, standings
 from sweeper.plan import Plan
-from sweeper.records import Purpose, Scalar, Trial, TrialRecord, TrialState
+from sweeper.records import Scalar, Trial, TrialRecord, TrialState
 from sweeper.space import point_text
 from sweeper.study import Study
 from sweeper.wording import amount, duration, plain_number, shared, shorten, title, visible
@@ -105,7 +105,7 @@ def _amount(objective: Objective, record: TrialRecord) -> str:
 
 
 def _name(trial: Trial) -> str:
-    return "baseline" if trial.purpose is Purpose.BASELINE else point_text(trial.point)
+    return point_text(trial.point) if trial.point else "baseline"
 
 
 def _mark(trial: Trial, study: Study) -> str:

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -153,3 +154,79 @@ def test_a_broken_installation_of_yesterday_is_tried_again(study: Study) -> None
     records, left = fitting(one, study)
     assert records == []
     assert "tried again" in left[0]
+
+
+def with_budget(study: Study, *, every: int | None = None, **budget: int) -> Study:
+    return replace(
+        study,
+        budget=Budget(**budget),
+        slos=(),
+        baseline=replace(study.baseline, every=every),
+    )
+
+
+def test_by_default_the_baseline_is_launched_once(study: Study) -> None:
+    assert [r.trial.purpose for r in play(study)].count(Purpose.BASELINE) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_baseline_is_measured_again_after_so_many_launches_and_at_the_end(
+    study: Study, every: int
+) -> None:
+    records = play(with_budget(study, every=every, launches=11))
+    bases = [r.trial.number for r in records if r.trial.purpose is Purpose.BASELINE]
+    assert bases[0] == 0
+    assert bases[-1] == len(records) - 1
+    assert all(b - a <= every + 1 for a, b in itertools.pairwise(bases))
+    assert len(records) <= 11
+    keys = [r.trial.launch.key for r in records if r.trial.purpose is not Purpose.BASELINE]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("confirm", [1, 2, 3, 4, 6, 9])
+def test_the_reserve_is_spent_on_finalists_and_baseline_in_turn(
+    study: Study, confirm: int
+) -> None:
+    records = play(with_budget(study, launches=8 + confirm, confirm=confirm))
+    assert len(records) == 8 + confirm
+    purposes = [r.trial.purpose for r in records]
+    assert purposes[8:] == [Purpose.CONFIRM] * confirm
+    assert Purpose.CONFIRM not in purposes[:8]
+    bases = [not r.trial.point for r in records[8:]]
+    if confirm > 2:
+        assert bases[0]
+        assert bases[-1]
+        assert not any(all(w) for w in itertools.pairwise(bases))
+    assert fitting(records, study)[0] == records
+
+
+def test_confirmations_wait_for_the_last_trial_of_the_search(study: Study) -> None:
+    small = with_budget(study, launches=6, confirm=3)
+    records = play(small)[:3]
+    last = records.pop().trial
+    ledger = Ledger(study=small, records=records, running=[last], next_number=3)
+    assert next_trial(ledger, FirstLeft(small)) is None
+
+
+def test_a_finalist_that_breaks_is_replaced_and_the_budget_is_kept(study: Study) -> None:
+    small = with_budget(study, launches=12, confirm=4)
+    found = play(small)[:8]
+    ask = FirstLeft(small)
+    while True:
+        ledger = Ledger(study=small, records=found, running=(), next_number=len(found))
+        trial = next_trial(ledger, ask)
+        if trial is None:
+            break
+        state = TrialState.INFEASIBLE if trial.point else TrialState.COMPLETE
+        found.append(record_of(trial, state, FailureClass.OOM))
+    assert len(found) <= 12
+    broken = [r.trial.launch.key for r in found if r.state is TrialState.INFEASIBLE]
+    assert len(broken) == len(set(broken))
+
+
+def test_a_larger_budget_goes_on_with_the_search_and_confirms_again(study: Study) -> None:
+    first = play(with_budget(study, launches=8, confirm=3))
+    more = play(with_budget(study, launches=14, confirm=3), records=first)
+    assert len(more) == 14
+    purposes = [r.trial.purpose for r in more[8:]]
+    assert purposes == [Purpose.SEARCH] * 3 + [Purpose.CONFIRM] * 3

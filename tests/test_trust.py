@@ -201,9 +201,11 @@ def play(study: Study, node_of: Callable[[int], Node]) -> Outcomes:
 @pytest.mark.parametrize(
     ("node", "repeats"),
     [
-        pytest.param(lambda _: Node(), 3, id="steady"),
+        pytest.param(lambda _: Node(), 3, id="steady", marks=pytest.mark.long),
         pytest.param(lambda _: Node(weather=drifting), 3, id="drifts by 10 %"),
-        pytest.param(lambda _: Node(weather=swinging), 3, id="swings by 10 %"),
+        pytest.param(
+            lambda _: Node(weather=swinging), 3, id="swings by 10 %", marks=pytest.mark.long
+        ),
         pytest.param(lambda seed: Node(weather=throttled(seed)), 3, id="throttles"),
         pytest.param(lambda _: Node(request_sigma=0.15), 60, id="15 % noise, 300 requests"),
     ],
@@ -216,7 +218,7 @@ def test_the_right_setting_wins_whatever_the_node_does(
     assert outcomes.wrong <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "node",
     [
@@ -235,11 +237,17 @@ def test_too_much_noise_for_the_budget_gives_no_winner_rather_than_a_wrong_one(
 @pytest.mark.parametrize(
     "node",
     [
-        pytest.param(lambda _: Node(equal=True), id="steady"),
+        pytest.param(lambda _: Node(equal=True), id="steady", marks=pytest.mark.long),
         pytest.param(lambda _: Node(equal=True, launch_sigma=0.01), id="launches differ by 1 %"),
         pytest.param(lambda _: Node(equal=True, weather=drifting), id="drifts by 10 %"),
-        pytest.param(lambda seed: Node(equal=True, weather=throttled(seed)), id="throttles"),
-        pytest.param(lambda _: Node(equal=True, request_sigma=0.15), id="15 % noise"),
+        pytest.param(
+            lambda seed: Node(equal=True, weather=throttled(seed)),
+            id="throttles",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            lambda _: Node(equal=True, request_sigma=0.15), id="15 % noise", marks=pytest.mark.long
+        ),
     ],
 )
 def test_an_equal_baseline_is_rarely_beaten(node: Callable[[int], Node], confirm: int) -> None:

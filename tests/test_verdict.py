@@ -1,13 +1,14 @@
 import math
 import statistics
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sweeper.config import parse_study
-from sweeper.records import Purpose
+from sweeper.records import Purpose, TrialRecord
 from sweeper.study import Study
 from sweeper.verdict import LAUNCH_NOISE, judge, launch_ratio, shell_command
 from tests.build import make_launch, make_record
@@ -117,3 +118,74 @@ def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -
 def test_secrets_in_the_command_are_hidden() -> None:
     launch = make_launch(flags={"api-key": "s3cret"}, env={"HF_TOKEN": "s3cret"})
     assert "s3cret" not in shell_command(launch)
+
+
+def confirmed(number: int, tok_s: float, of: TrialRecord, *repeats_tok_s: float) -> TrialRecord:
+    """Return a fresh launch of another trial's setting."""
+    record = make_record(number, tok_s, measurement=passes(*(repeats_tok_s or (tok_s,))))
+    return replace(record, trial=replace(of.trial, number=number, purpose=Purpose.CONFIRM))
+
+
+def test_only_confirmations_are_judged_once_there_are_some(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    lucky, good = make_record(2, 99.0), make_record(3, 96.0)
+    unconfirmed = make_record(4, 98.0)
+    records = [base, lucky, good, unconfirmed]
+    records += [confirmed(5, 90.1, base), confirmed(6, 91.0, lucky), confirmed(7, 95.5, good)]
+    records += [confirmed(8, 89.9, base), confirmed(9, 91.0, lucky), confirmed(10, 95.5, good)]
+    verdict = judge(records, study)
+    assert verdict.winner is not None
+    assert verdict.winner.key == good.trial.launch.key
+    assert verdict.winner.values == (95.5,)
+    assert verdict.beats_baseline
+    assert verdict.ratio is not None
+    assert verdict.ratio.mid == pytest.approx(95.5 / 90, rel=1e-3)
+
+
+def test_an_unconfirmed_winner_is_said_to_be_one(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    assert any("not launched again" in n for n in judge([base, make_record(2, 99.0)], study).notes)
+
+
+def test_the_best_of_many_equals_needs_a_wider_lead_than_one_alone(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    alone = judge([base, make_record(2, 93.0)], study)
+    many = judge([base, *(make_record(n, 93.0 - n / 100) for n in range(2, 12))], study)
+    assert alone.beats_baseline
+    assert not many.beats_baseline
+
+
+def test_a_drift_is_taken_out_and_said(study: Study) -> None:
+    bases = [
+        replace(
+            make_record(number, tok_s, purpose=Purpose.BASELINE, launch=make_launch()),
+            started_at=f"2026-11-29T{number:02d}:00:00+00:00",
+        )
+        for number, tok_s in ((0, 100.0), (3, 97.0), (6, 94.0), (9, 91.0), (12, 88.0))
+    ]
+    late = replace(make_record(10, 94.5), started_at="2026-11-29T10:00:00+00:00")
+    verdict = judge([*bases, late], study)
+    assert "the node drifted" in verdict.sentence
+    assert verdict.beats_baseline
+    assert verdict.ratio is not None
+    assert verdict.ratio.mid == pytest.approx(1.05, rel=0.01)
+
+
+def test_launches_that_differ_widely_widen_the_interval(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    fast = make_record(2, 99.0)
+    noisy = [base, fast]
+    for number, (a, b) in enumerate([(80.0, 99.0), (97.0, 88.0), (91.0, 110.0)]):
+        noisy += [confirmed(3 + 2 * number, a, base), confirmed(4 + 2 * number, b, fast)]
+    verdict = judge(noisy, study)
+    assert verdict.launch_noise > 0.05
+    assert not verdict.beats_baseline
+
+
+def test_broken_answers_cannot_win_even_where_the_guard_had_no_baseline_yet(study: Study) -> None:
+    sound = {"degenerate_share": 0.0}
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch(), measurement=sound)
+    rubbish = make_record(2, 150.0, measurement={"degenerate_share": 1.0})
+    verdict = judge([base, rubbish, make_record(3, 80.0, measurement=sound)], study)
+    assert verdict.winner is not None
+    assert verdict.winner.records[0].trial.number == 3

@@ -100,7 +100,10 @@ def tpot_ms(request: RequestTiming) -> float:
 )
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_both_clients_agree_within_one_percent(concurrency: int, tmp_path: Path) -> None:
-    texts = [p.text for p in load_prompts("five")] * (1 if concurrency == 1 else 4)
+    texts = [p.text for p in load_prompts("five")]
+    if concurrency > 1:
+        # SGLang's client shuffles, and which answers run together changes their times.
+        texts = texts[:1] * 16
     prompts = [f"{text}\n\n{'word ' * (FILLING // 5)}{i}" for i, text in enumerate(texts)]
     differ: dict[str, list[float]] = {}
     # One client salts its prompts and the other one does not.

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -96,6 +96,7 @@ def test_without_usage_tokens_are_missing_and_not_zero(client: ClientProcess) ->
     workload = dataclasses.replace(SHORT, route="chat")
     measured, requests = run(client, servers.ServerWithoutUsage(), workload)
     assert {r.output_tokens for r in requests} == {None}
+    assert all("no usage" in (r.note or "") for r in requests)
     assert (measured.output_tok_s, measured.output_tokens, measured.tpot_p50_ms) == (None,) * 3
     assert measured.requests == 5
     assert measured.ttft_p50_ms is not None
@@ -315,3 +316,37 @@ def test_a_users_own_messages_are_sent_as_a_chat(client: ClientProcess, tmp_path
     assert sent[0]["content"].endswith("] Be brief.")
     assert sent[1] == messages[1]
     assert requests[0].prompt_kind == "why"
+
+
+def test_a_trace_is_sent_at_its_times(client: ClientProcess, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("10\n10.1\n10.6\n10.6\n", encoding="utf-8")
+    workload = dataclasses.replace(SHORT, concurrency=None, arrivals=str(path))
+    measured, requests = run(client, PlainServer(), workload)
+    sends = [r.sent_ns / 1e9 for r in requests]
+    assert measured.requests == 4
+    assert all(sent >= due for sent, due in zip(sends, (0, 0.1, 0.6, 0.6), strict=True))
+    assert sends[2] - sends[0] >= 0.5
+
+
+def test_a_ramp_opens_streams_one_by_one(client: ClientProcess) -> None:
+    server = PlainServer()
+    server.ttft_s = 1.5
+    workload = dataclasses.replace(SHORT, concurrency=5, ramp_s=1.0)
+    _, requests = run(client, server, workload)
+    sends = sorted(r.sent_ns / 1e9 for r in requests)
+    assert all(sent >= 0.2 * index for index, sent in enumerate(sends))
+
+
+def test_passes_that_remain_are_left_out_when_it_is_enough(client: ClientProcess) -> None:
+    seen: list[int] = []
+
+    def enough(requests: Sequence[RequestTiming]) -> bool:
+        seen.append(len(requests))
+        return len(seen) == 2
+
+    workload = dataclasses.replace(SHORT, repeats=5)
+    measured, requests = run(client, PlainServer(), workload, enough=enough)
+    assert seen == [5, 10]
+    assert len(measured.repeats_tok_s) == 2
+    assert len(requests) == 10

@@ -169,7 +169,7 @@ def test_the_command_line_measures_a_running_server() -> None:
     [
         (["http://127.0.0.1:9"], "no model server answers"),
         (["127.0.0.1:9", "--workload", "bsy"], "there are single, busy"),
-        (["127.0.0.1:9", "--concurrency", "2", "--request-rate", "1"], "not both"),
+        (["127.0.0.1:9", "--concurrency", "2", "--request-rate", "1"], "not several"),
         (["127.0.0.1:9", "--repeats", "0"], "--repeats must be more than 0"),
         (["127.0.0.1:9", "--route", "x"], "--route"),
     ],

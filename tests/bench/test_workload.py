@@ -15,6 +15,7 @@ from sweeper.bench.workload import (
     WARMUP_SET,
     Prompt,
     arrivals,
+    load_arrivals,
     load_prompts,
     one_pass,
     request_body,
@@ -113,3 +114,39 @@ def test_arrivals_are_poisson_and_repeat_themselves() -> None:
     assert mean(g * g for g in gaps) == pytest.approx(2 / 50**2, rel=0.2)
     assert times == list(itertools.islice(arrivals(50.0, "a"), 4000))
     assert times[:5] != list(itertools.islice(arrivals(50.0, "b"), 5))
+
+
+def test_a_ramp_grows_evenly_to_its_rate() -> None:
+    times = list(itertools.islice(arrivals(100.0, "s", 10.0), 3000))
+    assert times == sorted(times)
+    for until_s, expected in ((5.0, 125), (10.0, 500), (20.0, 1500)):
+        assert sum(t < until_s for t in times) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [["3", "1.5", "2"], ['{"timestamp": 3}', '{"timestamp": 1.5}', "", '{"at_s": 2, "id": 7}']],
+)
+def test_a_trace_counts_from_its_first_arrival_whatever_the_order(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert load_arrivals(str(path)) == (0.0, 0.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "holds no arrival"), ("1\nx", ":2: not JSON"), ("true", ":1: expected seconds"),
+     ('{"when": 1}', ":1: expected seconds"), ("NaN", ":1: expected seconds")],
+)  # fmt: skip
+def test_a_mistake_in_a_trace_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=words):
+        load_arrivals(str(path))
+
+
+def test_a_trace_has_one_prompt_for_each_arrival() -> None:
+    prompts = load_prompts("five")
+    assert [p.id for p in one_pass(prompts, None, 7)] == [p.id for p in (*prompts, *prompts[:2])]

@@ -1,6 +1,9 @@
 """What people and programs see of a sweep on Ray while it runs, and what nobody else may."""
 
+import asyncio
+import base64
 import json
+import os
 import re
 import shutil
 import socket
@@ -19,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sweeper.cluster.metrics import COUNTERS, GAUGES
 from sweeper.store import Store
 from tests.cluster.running import PATIENCE_S, RunningSweep, running_sweep
+from tests.report.browser import find_browser, open_tab
 from tests.sweeping import wait_for
 
 pytestmark = pytest.mark.slow
@@ -217,3 +221,37 @@ def test_prometheus_scrapes_it_and_the_dashboards_queries_find_it(
         assert queries - answered == set()
         process.terminate()
         process.wait(timeout=30)
+
+
+def test_a_person_with_the_token_sees_the_slot_in_a_browser(
+    sweep: RunningSweep, url: str, token: str, tmp_path: Path
+) -> None:
+    """Keep the documents' picture too where SWEEPER_PICTURES names their folder."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("chromium is not installed")
+    submit = "[...document.querySelectorAll('button')].find(b => /^submit$/i.test(b.innerText))"
+
+    async def look() -> bytes:
+        async with open_tab(program, tmp_path / "profile", width=1300, height=620) as tab:
+            await tab.call("Page.navigate", url=url)
+            await tab.until("!!document.querySelector('input[placeholder*=token]')")
+            await tab.ask("document.querySelector('input[placeholder*=token]').focus()")
+            await tab.call("Input.insertText", text=token)
+            await tab.until(f"{submit}?.disabled === false")
+            await tab.ask(f"{submit}.click()")
+            await tab.until("!document.querySelector('input[placeholder*=token]')")
+            await tab.call("Page.navigate", url=f"{url}/#/actors")
+            await tab.until("document.body.innerText.includes('sweeper seen slot-0')")
+            shot = await tab.call("Page.captureScreenshot", format="png")
+            return base64.b64decode(shot["data"])
+
+    picture = asyncio.run(look())
+    assert len(picture) > 10_000
+    folder = os.environ.get("SWEEPER_PICTURES")
+    if folder:
+        (Path(folder) / "ray-dashboard.png").write_bytes(picture)
+
+
+def test_the_picture_of_the_documents_is_small() -> None:
+    assert (ROOT / "docs" / "images" / "ray-dashboard.png").stat().st_size < 300_000

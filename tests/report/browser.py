@@ -89,10 +89,10 @@ class Tab:
 
 
 @contextlib.asynccontextmanager
-async def open_page(
-    program: str, page: Path, profile: Path, *, width: int = 1200, dark: bool = False
+async def open_tab(
+    program: str, profile: Path, *, width: int = 1200, height: int = 800, dark: bool = False
 ) -> AsyncIterator[Tab]:
-    """Open a page from the disk and draw all of its figures."""
+    """Open an empty tab."""
     process = subprocess.Popen(  # noqa: ASYNC220
         [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
         stdout=subprocess.DEVNULL,
@@ -118,19 +118,12 @@ async def open_page(
                 await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
                 scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
                 await tab.call("Emulation.setEmulatedMedia", features=[scheme])
-                # Tall enough that every figure is near the window, and so is drawn.
                 await tab.call(
                     "Emulation.setDeviceMetricsOverride",
                     width=width,
-                    height=40_000,
+                    height=height,
                     deviceScaleFactor=1,
                     mobile=width < 500,
-                )
-                await tab.call("Page.navigate", url=page.as_uri())
-                await tab.until("document.documentElement?.dataset.ready === 'yes'")
-                await tab.until(
-                    "[...document.querySelectorAll('.plot')].every(b => "
-                    "b.querySelector('.main-svg'))"
                 )
                 yield tab
                 listener.cancel()
@@ -139,3 +132,18 @@ async def open_page(
         process.wait(timeout=PATIENCE_S)
         if process.stderr is not None:
             process.stderr.close()
+
+
+@contextlib.asynccontextmanager
+async def open_page(
+    program: str, page: Path, profile: Path, *, width: int = 1200, dark: bool = False
+) -> AsyncIterator[Tab]:
+    """Open a page from the disk and draw all of its figures."""
+    # Tall enough that every figure is near the window, and so is drawn.
+    async with open_tab(program, profile, width=width, height=40_000, dark=dark) as tab:
+        await tab.call("Page.navigate", url=page.as_uri())
+        await tab.until("document.documentElement?.dataset.ready === 'yes'")
+        await tab.until(
+            "[...document.querySelectorAll('.plot')].every(b => b.querySelector('.main-svg'))"
+        )
+        yield tab

@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+import pytest
+
+from sweeper.config import parse_study
+from sweeper.fairness import unfair
+from sweeper.records import FlagValue, Purpose, ServerFacts, TrialRecord
+from sweeper.study import Study
+from sweeper.verdict import judge
+from tests.build import make_launch, make_record
+from tests.test_config import GOOD
+
+
+@pytest.fixture
+def study() -> Study:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    return parse_study(text, "space.yaml").resolved(gpus_present=False)
+
+
+def ran(number: int, flags: dict[str, FlagValue | None], **changes: object) -> TrialRecord:
+    record = make_record(number, 90.0 + number, **changes)  # type: ignore[arg-type]
+    facts = ServerFacts(version="0.5.23", flags=flags, rewritten={}, simulated=True)
+    return replace(record, server=facts)
+
+
+def test_a_cap_that_only_speculation_brings_is_found_and_said(study: Study) -> None:
+    base = ran(0, {"max-running-requests": 2048}, purpose=Purpose.BASELINE, launch=make_launch())
+    records = [base, *(ran(n, {"max-running-requests": 48}) for n in (1, 2))]
+    (found,) = unfair(records, study)
+    assert found.splits_baseline
+    assert found.trials == {2048: (0,), 48: (1, 2)}
+    assert any("--max-running-requests is not swept" in n for n in judge(records, study).notes)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["speculative-num-steps", "disable-cuda-graph", "cuda-graph-max-bs-decode", "port"],
+)
+def test_what_is_swept_or_follows_from_it_is_fair(study: Study, flag: str) -> None:
+    assert not unfair([ran(0, {flag: 1}), ran(1, {flag: 2})], study)
+
+
+def test_a_flag_that_a_server_does_not_tell_is_not_compared(study: Study) -> None:
+    assert not unfair([ran(0, {"page-size": 1}), ran(1, {})], study)
