@@ -4,7 +4,7 @@
 #     scripts/real_sglang.sh [FOLDER]        FOLDER is .sglang in the checkout by default
 #
 # FOLDER/python-VERSION is a Python that has that SGLang, FOLDER/models/tiny a model for it. The
-# second run does nothing unless the lists it is made from have changed. 2.7 GB on disk.
+# second run does nothing unless the lists it is made from have changed. 2.5 GB on disk.
 set -euo pipefail
 umask 022
 checkout=$(cd "$(dirname "$0")/.." && pwd)

@@ -51,7 +51,10 @@ def study_of(options: argparse.Namespace) -> Study:
     if options.launches is not None:
         if options.launches < 1:
             raise UserError(f"--launches must be at least 1, not {options.launches}")
-        study = replace(study, budget=replace(study.budget, launches=options.launches))
+        # A short try needs its launches for the search more than for proof.
+        confirm = min(study.budget.confirm, options.launches // 4)
+        budget = replace(study.budget, launches=options.launches, confirm=confirm)
+        study = replace(study, budget=budget)
     if options.seed is not None:
         study = replace(study, seed=options.seed)
     if options.sampler is not None:

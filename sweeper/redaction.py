@@ -6,12 +6,11 @@ from typing import TypeVar
 
 HIDDEN = "***"
 
+#: "token" counts only as the last word: HF_TOKEN is one, max-total-tokens and token-map are not.
 _SECRET_NAME = re.compile(
-    r"(?i)(^|[-_.])(api[-_]?key|admin[-_]?key|token|secret|password|passwd|credential|auth)"
-    r"s?($|[-_.])"
+    r"(?i)(^|[-_.])((api|admin|access|private)[-_]?(api[-_]?)?key|secret|password|passwd"
+    r"|credentials?|auth)($|[-_.])|(^|[-_.])token$"
 )
-#: Flags whose names hold a word from above and whose values are no secrets.
-_NOT_SECRET = re.compile(r"(?i)token(s|izer)|draft[-_]token|max[-_].*token|token[-_](map|mode)")
 _SECRET_TEXT = re.compile(
     r"(?i)(--(?:admin-)?api-key[= ]|bearer\s+|(?:hf|sk|ghp)_)(\S+)|(://[^/\s:@]+:)([^@/\s]+)(@)"
 )
@@ -21,7 +20,7 @@ _V = TypeVar("_V")
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a flag or variable of this name holds a secret."""
-    return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET.search(name)
+    return bool(_SECRET_NAME.search(name))
 
 
 def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:

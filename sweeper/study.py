@@ -8,7 +8,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 
 from sweeper.engines.base import Engine
@@ -177,7 +177,7 @@ class Study:
     @property
     def context(self) -> str:
         """Hash of what must be equal, beside the launch, for two rows to be comparable."""
-        simulation = asdict(self.engine.simulation) if self.simulated else None
+        simulation = _changes(self.engine.simulation) if self.simulated else None
         identity = [[_identity(workload) for workload in self.workloads], simulation]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -225,9 +225,19 @@ def _identity(workload: Workload) -> dict[str, object]:
     The same study goes on in another folder or on another machine, and a changed file is another
     workload.
     """
-    given = asdict(workload)
+    given = _changes(workload)
     for name in ("prompts", "arrivals"):
-        path = Path(given[name] or "")
+        path = Path(str(given.get(name) or ""))
         if path.is_absolute() and path.is_file():
             given[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return given
+
+
+def _changes(record: Workload | Simulation) -> dict[str, object]:
+    """Return the fields that differ from their defaults, so that a field added later to the
+    record does not make strangers of the stored rows."""
+    return {
+        f.name: getattr(record, f.name)
+        for f in fields(record)
+        if f.default is MISSING or getattr(record, f.name) != f.default
+    }

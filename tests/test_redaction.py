@@ -18,6 +18,7 @@ def test_secret_names_are_known(name: str) -> None:
         "max-total-tokens",
         "tokenizer-path",
         "speculative-token-map",
+        "tbo_token_distribution_threshold",
         "mem-fraction-static",
         "NCCL_ALGO",
         "keyboard",

@@ -134,6 +134,7 @@ def check_acceptance(length: float | None, requests: object, asked: object, log:
     assert 1.0 <= mean <= asked
 
 
+@pytest.mark.long
 def test_a_sweep_runs_on_ray_too(tmp_path: Path) -> None:
     store, said = sweep(tmp_path, "real-ray", executor="ray", launches=2)
     assert "Ray dashboard:" in said
