@@ -24,6 +24,7 @@ from pathlib import Path
 from sweeper.cluster import Assignment, Outcome, Status, SweepNumbers
 from sweeper.config import find_space, load_study
 from sweeper.display import make_display
+from sweeper.interrupt import Interrupt
 from sweeper.live import Live
 from sweeper.plan import Plan, make_plan
 from sweeper.records import (
@@ -36,7 +37,7 @@ from sweeper.records import (
     TrialState,
 )
 from sweeper.sampler import Sampler, make_sampler
-from sweeper.search import Interrupt, Sweep
+from sweeper.search import Sweep
 from sweeper.store import Store
 from sweeper.study import SAMPLERS, Study
 

@@ -48,11 +48,22 @@ for node in "${nodes[@]:1}"; do
   started+=($!)
 done
 
-for _ in $(seq 60); do
-  alive=$("$ray" status --address="$head:$port" 2> /dev/null | grep -c ' node_' || true)
-  if ((alive >= ${#nodes[@]})); then break; fi
-  sleep 2
-done
+# The sweep takes the nodes that there are; most are there within a minute.
+"$python" - "$head:$port" "${#nodes[@]}" << 'PYTHON'
+import sys, time
+import ray
+address, wanted = sys.argv[1], int(sys.argv[2])
+end = time.monotonic() + 180
+while not ray.is_initialized():
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError):
+        if time.monotonic() > end:
+            raise
+        time.sleep(1)
+while sum(n["Alive"] for n in ray.nodes()) < wanted and time.monotonic() < end:
+    time.sleep(1)
+PYTHON
 
 "$python" -m sweeper.search "$space" --runs "$runs" --address "$head:$port" &
 driver=$!

@@ -15,14 +15,12 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 from sweeper.agenda import Ledger, fitting, newest_hardware, next_trial, on_hardware
 from sweeper.cluster import (
@@ -34,20 +32,21 @@ from sweeper.cluster import (
     connect,
     dashboard_line,
 )
-from sweeper.display import Display, View, make_display, print_plan, print_table
+from sweeper.display import Display, View, make_display, print_plan
 from sweeper.errors import Failure, FailureClass, Stage, StopSweep, UserError
 from sweeper.families import ruled_out, rules
+from sweeper.interrupt import EXIT_BROKEN, EXIT_INT, EXIT_USER, Interrupt
 from sweeper.live import Live
 from sweeper.options import estimate_hours, parse_options, study_of
 from sweeper.plan import Plan, make_plan
 from sweeper.preflight import ask_engine
 from sweeper.records import Point, Trial, TrialRecord, TrialState
 from sweeper.report import write_report
+from sweeper.results import print_results, write_results
 from sweeper.sampler import Sampler, make_sampler
 from sweeper.serving import detect
-from sweeper.store import Store, newest_run, next_run, write_text
+from sweeper.store import Store, newest_run, next_run
 from sweeper.study import Study
-from sweeper.verdict import Verdict, judge
 from sweeper.witness import Witness
 
 _POLL_S = 0.5
@@ -55,25 +54,6 @@ _POLL_S = 0.5
 _REPORT_EVERY_S = 60.0
 #: Share of the driver's time that the report may take: it grows with the rows.
 _REPORT_SHARE = 0.05
-EXIT_USER, EXIT_BROKEN, EXIT_INT, EXIT_TERM = 2, 1, 130, 143
-
-
-@dataclass
-class Interrupt:
-    """What the person or the system asked for: 0 nothing, 1 stop cleanly, 2 or more at once."""
-
-    count: int = 0
-    status: int = EXIT_INT
-
-    def install(self) -> None:
-        """Take SIGINT, SIGTERM and SIGHUP from now on."""
-
-        def handle(number: int, _: FrameType | None) -> None:
-            self.count += 1
-            self.status = EXIT_INT if number == signal.SIGINT else 128 + number
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, handle)
 
 
 @dataclass
@@ -233,6 +213,13 @@ class Sweep:
             took_s = self.now_s() - begun_s
             self._report_due_s = begun_s + max(_REPORT_EVERY_S, took_s / _REPORT_SHARE)
 
+    def why_it_ended(self) -> str:
+        """Return why the loop ended, and how well the slots were used."""
+        share = self.live.busy_share
+        return self.ended + (
+            "" if share is None else f"; the slots had a trial {share:.1%} of the time"
+        )
+
     def view(self) -> View:
         """Return what is to be shown now."""
         launches = self._ledger().launches
@@ -264,19 +251,6 @@ def _lost_record(assignment: Assignment, why: str) -> TrialRecord:
         started_at=datetime.now(UTC).isoformat(),
         log=assignment.log,
     )
-
-
-def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:
-    """Write best.sh and report.html, and return the verdict."""
-    verdict = judge(records, study)
-    if verdict.command:
-        words = "\n".join((verdict.sentence, *verdict.notes))
-        lines = ["#!/bin/sh", *(f"# {line}" for line in words.splitlines())]
-        if "***" in verdict.command:
-            lines.append("# Secrets are hidden as ***; put them in before use.")
-        write_text(store.folder / "best.sh", "\n".join([*lines, verdict.command, ""]), mode=0o755)
-    write_report(store.folder)
-    return verdict
 
 
 def _say(line: str) -> None:
@@ -344,7 +318,12 @@ def _sweep(options: argparse.Namespace, study: Study, plan: Plan) -> int:
             display.close()
             if executor is not None:
                 executor.close()
-        return _finish(options, store, study, sweep)
+        verdict = write_results(store, study, sweep.records)
+        print_results(store, study, sweep.records, verdict, sweep.why_it_ended())
+        if interrupt.count:
+            print(f"to go on: python -m sweeper.search {options.space}")
+            return interrupt.status
+        return 0
 
 
 def _executor(
@@ -368,23 +347,6 @@ def _executor(
         slots_per_node=study.engine.slots_per_node,
         hardware=hardware,
     )
-
-
-def _finish(options: argparse.Namespace, store: Store, study: Study, sweep: Sweep) -> int:
-    verdict = write_results(store, study, sweep.records)
-    print_table(sweep.records, study)
-    share = sweep.live.busy_share
-    busy = "" if share is None else f"; the slots had a trial {share:.1%} of the time"
-    print(f"\n{sweep.ended}{busy}")
-    print(verdict.sentence)
-    for note in verdict.notes:
-        print(f"note: {note}")
-    print(f"launch command: {store.folder / 'best.sh'}")
-    print(f"report: {store.folder / 'report.html'}")
-    if sweep.interrupt.count:
-        print(f"to go on: python -m sweeper.search {options.space}")
-        return sweep.interrupt.status
-    return 0
 
 
 if __name__ == "__main__":
