@@ -60,3 +60,12 @@ def test_the_two_commands_of_the_readme_are_found_by_their_marks() -> None:
         (block,) = re.findall(rf"<!-- {mark} -->\n```sh\n(.*?)```", text, re.DOTALL)
         assert block.splitlines()[0] == "python3 -m venv .venv"
         assert block.rstrip().endswith(last)
+
+
+def test_every_room_is_named_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "sweeper").iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists():
+            assert re.search(rf"^{path.name}/ ", text, re.MULTILINE), path.name
+        elif path.suffix == ".py" and path.stem != "__init__":
+            assert re.search(rf"\b{path.stem}\b", text), path.name
