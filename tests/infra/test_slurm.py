@@ -17,12 +17,13 @@ ROOT = Path(__file__).parent.parent.parent
 #: Each runs on this machine, whatever node it is for; Ray is told to keep to loopback.
 PROGRAMS = {
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
-    "scontrol": "echo node-a\necho node-b",
+    # One node: Ray refuses more where it keeps to loopback.
+    "scontrol": "echo node-a",
     "hostname": "echo 127.0.0.1 10.1.2.3",
 }
 
 
-def test_a_sweep_runs_on_the_jobs_nodes_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_sweep_runs_on_the_jobs_node_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, body in PROGRAMS.items():
@@ -45,7 +46,7 @@ def test_a_sweep_runs_on_the_jobs_nodes_and_leaves_nothing(tmp_path: Path) -> No
                 "PYTHON": sys.executable,
                 "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
                 "SLURM_JOB_ID": str(job),
-                "SLURM_JOB_NODELIST": "node-[a-b]",
+                "SLURM_JOB_NODELIST": "node-a",
             },
             capture_output=True,
             text=True,
