@@ -162,7 +162,8 @@ def test_a_scrape_sees_every_number_of_the_sweep(sweep: RunningSweep) -> None:
     speeds = {m.output_tok_s for r in records for m in r.measurements}
     ((_, best),) = seen["ray_sweeper_best_output_tok_s"]
     assert any(speed == pytest.approx(best) for speed in speeds)
-    ((_, launches),) = seen["ray_sweeper_launches_total"]
+    # One series an outcome; all trials are complete unless the machine is very busy.
+    launches = sum(value for _, value in seen["ray_sweeper_launches_total"])
     assert 1 <= launches <= len(records)
     ((_, length),) = seen["ray_sweeper_slot_accept_length"]
     assert 1.0 <= length < 6.0

@@ -27,6 +27,10 @@ def find_browser() -> str | None:
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
+class PageReplacedError(AssertionError):
+    """The page went away while it was asked; the next one can be asked again."""
+
+
 class Tab:
     """One tab.
 
@@ -56,6 +60,8 @@ class Tab:
         self._waiting[number] = answer
         await self._socket.send_json({"id": number, "method": method, "params": params})
         said = await asyncio.wait_for(answer, PATIENCE_S)
+        if "navigated or closed" in str(said.get("error", "")):
+            raise PageReplacedError(said)
         assert "error" not in said, said
         result: dict[str, Any] = said["result"]
         return result
@@ -75,7 +81,10 @@ class Tab:
     async def until(self, expression: str) -> None:
         """Wait until the expression is true."""
         async with asyncio.timeout(PATIENCE_S):
-            while not await self.ask(expression):  # noqa: ASYNC110
+            while True:
+                with contextlib.suppress(PageReplacedError):
+                    if await self.ask(expression):
+                        return
                 await asyncio.sleep(0.05)
 
     async def click(self, x: float, y: float, *, press: bool = True) -> None:
