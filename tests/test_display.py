@@ -147,7 +147,7 @@ def test_the_bar_has_a_line_of_its_own_so_that_what_is_left_is_seen() -> None:
     with terminal(80, show, Clock()) as text:
         lines = [line.strip() for line in _CODES.sub("", text).split("\n")]
         assert "━" * 40 in lines
-        assert "5 of 24 launches, 12 min 34 s, about 10 min 00 s left" in lines
+        assert "5 of 30 launches, 12 min 34 s, about 10 min 00 s left" in lines
         assert "SIMULATED: no GPU, no SGLang" in [line.rstrip() for line in lines]
 
 
@@ -162,7 +162,7 @@ def test_a_view_in_which_nothing_changes_is_hardly_redrawn() -> None:
             display.update(view(study, records, elapsed_s=clock.now_s))
 
     with terminal(80, show, clock) as text:
-        assert 1 <= text.count("of 24 launches") <= 7
+        assert 1 <= text.count("of 30 launches") <= 7
 
 
 def test_a_view_that_always_changes_is_redrawn_once_a_second() -> None:
@@ -177,7 +177,7 @@ def test_a_view_that_always_changes_is_redrawn_once_a_second() -> None:
             display.update(view(study, records, status=status))
 
     with terminal(80, show, clock) as text:
-        assert 5 <= text.count("of 24 launches") <= 11
+        assert 5 <= text.count("of 30 launches") <= 11
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])

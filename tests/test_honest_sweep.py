@@ -63,7 +63,9 @@ def test_a_certainly_slower_setting_skips_its_other_passes_and_keeps_what_it_mea
     records, _ = swept(tmp_path, text)
     pruned = [r for r in records if r.state is TrialState.PRUNED]
     assert pruned
-    assert {r.trial.point["steps"] for r in pruned} == {8}
+    assert 8 in {r.trial.point["steps"] for r in pruned}
+    best = max(records, key=lambda r: r.measurements[0].output_tok_s or 0.0)
+    assert best.state is TrialState.COMPLETE
     assert all(len(r.measurements[0].repeats_tok_s) < 4 for r in pruned)
     assert len(records[0].measurements[0].repeats_tok_s) == 4
 

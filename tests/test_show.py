@@ -43,7 +43,7 @@ def test_a_finished_run_is_shown_with_progress_answer_and_table(
     text = shown(capsys, night)
     seen = look(night, datetime.now(UTC))
     assert text.startswith("SIMULATED eagle3: no driver is running\n")
-    assert f"{seen.launches} of 24 launches" in text
+    assert f"{seen.launches} of 30 launches" in text
     assert seen.verdict.sentence in text
     assert "baseline" in text
     assert "\x1b" not in text
@@ -86,7 +86,7 @@ def test_a_run_is_found_by_its_name_below_runs(
     night: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(night.parent.parent)
-    assert "12 of 24 launches" in shown(capsys, "a night")
+    assert "12 of 30 launches" in shown(capsys, "a night")
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "broken", "file"])

@@ -140,7 +140,9 @@ class Store:
         folder = self.folder / table
         partial = folder / f".{name}.partial"
         with partial.open("wb") as handle:
-            pq.write_table(data, handle, compression="zstd")
+            pq.write_table(
+                data, handle, compression="zstd", write_statistics=False, store_schema=False
+            )
             handle.flush()
             os.fsync(handle.fileno())
         partial.rename(folder / name)

@@ -241,9 +241,9 @@ def test_a_sweep_on_ray_ends_whole_whoever_is_killed(
     tmp_path: Path, tormented: Callable[..., Torment], undisturbed: dict[str, Row]
 ) -> None:
     torment = tormented(tmp_path, 100, "ray")
-    torment.run(10, 3.0)
+    torment.run(10, 1.0)
     check_end(torment, undisturbed)
-    assert torment.killed.total() > 3
+    assert torment.killed.total() >= 1
 
 
 @pytest.mark.long

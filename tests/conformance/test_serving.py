@@ -180,7 +180,7 @@ def test_acceptance_by_histogram_is_that_of_the_metrics(server: Launched) -> Non
     prompts = ("tests of tiny decoding", "the servers a", "speculative")
     # A counter exists from the first request on.
     server.json("POST", "/generate", generate_body("first", 5))
-    assert server.request("POST", "/flush_cache")[0] == 200
+    assert server.request("POST", "/flush_cache?timeout=30")[0] == 200
     before = counters(server)
     steps = drafts = tokens = 0
     for prompt in prompts:
