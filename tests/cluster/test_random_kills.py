@@ -204,9 +204,14 @@ def check_end(torment: Torment, undisturbed: dict[str, Row]) -> None:
     assert rows == undisturbed
     torment.family.wait_gone()
     end = time.monotonic() + 20
-    while left := tagged(torment.family.study):
+    # A driver that is killed while Ray starts leaves helpers of Ray's own, which hold no GPU.
+    while left := [found for found in tagged(torment.family.study) if not is_rays_own(found[1])]:
         assert time.monotonic() < end, left
         time.sleep(0.05)
+
+
+def is_rays_own(command: bytes) -> bool:
+    return command.startswith(b"ray::") or b"/ray/" in command
 
 
 def torment_sweeps(
