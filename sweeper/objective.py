@@ -9,7 +9,7 @@ steps, then fewer draft tokens, then fewer things set.
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from sweeper.errors import UserError
@@ -345,11 +345,3 @@ def contenders(
 def baseline(found: Sequence[Standing]) -> Standing | None:
     """Return the baseline's standing, if it was measured."""
     return next((s for s in found if s.is_baseline), None)
-
-
-def by_key(records: Iterable[TrialRecord]) -> Mapping[str, list[TrialRecord]]:
-    """Group records by the identity of their launch."""
-    groups: dict[str, list[TrialRecord]] = {}
-    for record in records:
-        groups.setdefault(record.trial.launch.key, []).append(record)
-    return groups

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from sweeper.engines.base import Engine
 from sweeper.engines.sglang import SGLang
@@ -17,7 +18,8 @@ from sweeper.objective import Objective, Slo
 from sweeper.records import FlagValue, Launch, Limits, Point, Workload
 from sweeper.space import Space
 
-SAMPLERS = ("auto", "tpe", "gp", "nsga2", "random", "grid", "qmc")
+SamplerName = Literal["auto", "tpe", "gp", "nsga2", "random", "grid", "qmc"]
+SAMPLERS: tuple[str, ...] = get_args(SamplerName)
 ENGINES: dict[str, Engine] = {"sglang": SGLang()}
 #: "python" as the first word is the interpreter that the node's worker runs on.
 SGLANG_COMMAND = ("python", "-m", "sglang.launch_server")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sweeper.records import Limits, Scalar
+from sweeper.study import SamplerName
 
 _Text = Annotated[str, Field(min_length=1)]
 YamlFlag = Scalar | list[Scalar]
@@ -157,6 +158,6 @@ class SpaceFile(_Model):
     objectives: list[ObjectiveModel] = Field(min_length=1)
     slo: list[_Text] = []
     budget: BudgetModel = BudgetModel()
-    sampler: Literal["auto", "tpe", "gp", "nsga2", "random", "grid", "qmc"] = "auto"
+    sampler: SamplerName = "auto"
     seed: int = Field(default=0, ge=0)
     limits: LimitsModel = LimitsModel()

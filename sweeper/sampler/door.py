@@ -28,7 +28,7 @@ from sweeper.sampler.propose import STOP_CHANCE, STOP_LAUNCHES, Proposer
 from sweeper.sampler.replay import finished_trial, new_study, running_trial, suggest
 from sweeper.sampler.speed import SpeedSampler
 from sweeper.sampler.table import make_table
-from sweeper.study import Study
+from sweeper.study import SAMPLERS, Study
 
 #: Proposals that may be repeats or forbidden before a free setting is drawn.
 ATTEMPTS = 64
@@ -67,7 +67,7 @@ def make_sampler(study: Study, plan: Plan) -> Sampler:
     for package in ("torch", "scipy") if name == "gp" else ():
         if importlib.util.find_spec(package) is None:
             raise UserError(f"sampler gp needs {package}: pip install torch scipy")
-    if name not in ("auto", "tpe", "gp", "nsga2", "random", "grid", "qmc"):
+    if name not in SAMPLERS:
         raise UserError(f"there is no sampler {name!r}")
     return Asker(study, plan, name)
 

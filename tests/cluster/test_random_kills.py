@@ -248,7 +248,7 @@ def test_a_sweep_on_ray_ends_whole_whoever_is_killed(
     torment = tormented(tmp_path, 100, "ray")
     torment.run(10, 1.0)
     check_end(torment, undisturbed)
-    assert torment.killed.total() >= 1
+    assert torment.killed.total() > 3
 
 
 @pytest.mark.long
