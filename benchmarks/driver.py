@@ -23,10 +23,8 @@ from pathlib import Path
 
 from sweeper.cluster import Assignment, Outcome, Status, SweepNumbers
 from sweeper.config import find_space, load_study
-from sweeper.display import make_display
-from sweeper.interrupt import Interrupt
 from sweeper.live import Live
-from sweeper.plan import Plan, make_plan
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import (
     HostFacts,
     Measurement,
@@ -40,6 +38,8 @@ from sweeper.sampler import Sampler, make_sampler
 from sweeper.search import Sweep
 from sweeper.store import Store
 from sweeper.study import SAMPLERS, Study
+from sweeper.terminal.display import make_display
+from sweeper.terminal.interrupt import Interrupt
 
 _CHUNKS = 250
 

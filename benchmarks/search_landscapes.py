@@ -14,7 +14,7 @@ import numpy as np
 from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
 from sweeper.engines.simulated.cost import Nccl, Setting, survival, tok_s
 from sweeper.errors import Failure, FailureClass, Stage
-from sweeper.plan import Plan, make_plan
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import (
     HostFacts,
     Launch,

@@ -22,7 +22,7 @@ from benchmarks.search_landscapes import Landscape, Truth, calibrated
 from sweeper.config import find_space, load_study, parse_study
 from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
 from sweeper.engines.simulated.cost import tree_survival
-from sweeper.plan import Plan, make_plan
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import Launch
 from sweeper.speculation import shape_of
 from sweeper.study import Study

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from benchmarks.search_landscapes import Landscape, Truth
 from sweeper.config import parse_study
 from sweeper.errors import UserError
-from sweeper.plan import Plan
+from sweeper.planning.plan import Plan
 from sweeper.records import Launch, Point
 from sweeper.speculation import shape_of
 from sweeper.study import Study

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from sweeper.errors import UserError
 from sweeper.records import Measurement, Purpose, TrialRecord, TrialState
 from sweeper.space import suggest
-from sweeper.trend import LAUNCH_NOISE, Sample, Trend, sample_of, trend_of
+from sweeper.statistics.trend import LAUNCH_NOISE, Sample, Trend, sample_of, trend_of
 
 #: Settings whose medians differ by less are a tie (DESIGN: ties within 1 %).
 TIE = 0.01

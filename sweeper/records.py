@@ -245,7 +245,7 @@ class RequestTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one workload showed on one launch. Formulas: `statistics.py`.
+    """What one workload showed on one launch. Formulas: `statistics/`.
 
     Attributes:
         workload: Name of the workload.

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sweeper.agenda import Ledger, fitting, newest_hardware, next_trial, on_hardware
 from sweeper.cluster import (
     Assignment,
     Executor,
@@ -32,22 +31,23 @@ from sweeper.cluster import (
     connect,
     dashboard_line,
 )
-from sweeper.display import Display, View, make_display, print_plan
 from sweeper.errors import Failure, FailureClass, Stage, StopSweep, UserError
-from sweeper.families import ruled_out, rules
-from sweeper.interrupt import EXIT_BROKEN, EXIT_INT, EXIT_USER, Interrupt
+from sweeper.judging.witness import Witness
 from sweeper.live import Live
-from sweeper.options import estimate_hours, parse_options, study_of
-from sweeper.plan import Plan, make_plan
-from sweeper.preflight import ask_engine
+from sweeper.planning.agenda import Ledger, fitting, newest_hardware, next_trial, on_hardware
+from sweeper.planning.families import ruled_out, rules
+from sweeper.planning.plan import Plan, make_plan
+from sweeper.planning.preflight import ask_engine
 from sweeper.records import Point, Trial, TrialRecord, TrialState
 from sweeper.report import write_report
-from sweeper.results import print_results, write_results
 from sweeper.sampler import Sampler, make_sampler
 from sweeper.serving import detect
 from sweeper.store import Store, newest_run, next_run
 from sweeper.study import Study
-from sweeper.witness import Witness
+from sweeper.terminal.display import Display, View, make_display, print_plan
+from sweeper.terminal.interrupt import EXIT_BROKEN, EXIT_INT, EXIT_USER, Interrupt
+from sweeper.terminal.options import estimate_hours, parse_options, study_of
+from sweeper.terminal.results import print_results, write_results
 
 _POLL_S = 0.5
 #: Real seconds between two writings of the report while the sweep runs.

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import TextIO
 
 from sweeper.config import parse_study
-from sweeper.display import best_line, print_table, record_line
 from sweeper.errors import UserError
-from sweeper.misfits import comparable
+from sweeper.judging.verdict import Verdict, judge
 from sweeper.objective import Standing, standings
+from sweeper.planning.misfits import comparable
 from sweeper.records import TrialRecord
 from sweeper.redaction import redact_text
 from sweeper.store import Store, newest_run
 from sweeper.study import Study
-from sweeper.verdict import Verdict, judge
+from sweeper.terminal.display import best_line, print_table, record_line
 from sweeper.wording import duration, plain_number, shorten, visible
 
 #: Real seconds between two looks of --follow.

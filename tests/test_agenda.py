@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.agenda import MAX_RETRIES, Ledger, fitting, next_trial
 from sweeper.config import parse_study
 from sweeper.errors import FailureClass, StopSweep
-from sweeper.plan import make_plan
+from sweeper.planning.agenda import MAX_RETRIES, Ledger, fitting, next_trial
+from sweeper.planning.plan import make_plan
 from sweeper.records import Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Budget, Study
 from tests.build import make_record

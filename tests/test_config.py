@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.config import find_space, load_study, parse_study, shipped_spaces
 from sweeper.errors import ConfigError, UserError
-from sweeper.plan import make_plan
+from sweeper.planning.plan import make_plan
 from sweeper.study import Study
 
 GOOD = """\

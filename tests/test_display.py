@@ -16,10 +16,17 @@ import pytest
 from rich.cells import cell_len
 
 from sweeper.cluster import Status
-from sweeper.display import LiveDisplay, PlainDisplay, View, make_display, print_table, record_line
 from sweeper.errors import Stage
 from sweeper.records import TrialRecord
 from sweeper.study import Study
+from sweeper.terminal.display import (
+    LiveDisplay,
+    PlainDisplay,
+    View,
+    make_display,
+    print_table,
+    record_line,
+)
 from tests.report import build
 from tests.report.runs import HOSTILE, RUNS
 

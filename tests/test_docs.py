@@ -8,7 +8,7 @@ import pytest
 from sweeper.config import parse_study
 from sweeper.config.schema import SpaceFile, WorkloadModel
 from sweeper.errors import POLICIES
-from sweeper.plan import make_plan
+from sweeper.planning.plan import make_plan
 from sweeper.space import Space
 
 ROOT = Path(__file__).parent.parent

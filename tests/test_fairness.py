@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from sweeper.config import parse_study
-from sweeper.fairness import unfair
+from sweeper.judging.fairness import unfair
+from sweeper.judging.verdict import judge
 from sweeper.records import FlagValue, Purpose, ServerFacts, TrialRecord
 from sweeper.study import Study
-from sweeper.verdict import judge
 from tests.build import make_launch, make_record
 from tests.test_config import GOOD
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.agenda import Ledger, next_trial
 from sweeper.config import find_space, load_study, parse_study
 from sweeper.errors import Failure, FailureClass, Stage
-from sweeper.families import Rule, covered, ruled_out, rules
-from sweeper.plan import Plan, make_plan
+from sweeper.planning.agenda import Ledger, next_trial
+from sweeper.planning.families import Rule, covered, ruled_out, rules
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import Point, Purpose, Scalar, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 from tests.build import make_record, make_trial

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import FailureClass
-from sweeper.guard import guard
+from sweeper.judging.guard import guard
 from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState, Workload
 from tests.build import make_record
 

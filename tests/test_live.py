@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.agenda import Ledger, newest_hardware, next_trial, on_hardware
 from sweeper.cluster import Status
 from sweeper.config import parse_study
 from sweeper.errors import FailureClass
 from sweeper.live import Live
-from sweeper.plan import make_plan
+from sweeper.planning.agenda import Ledger, newest_hardware, next_trial, on_hardware
+from sweeper.planning.plan import make_plan
 from sweeper.records import HostFacts, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Budget, Study
 from tests.build import make_record

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import FailureClass
-from sweeper.misfits import comparable, misfit
+from sweeper.planning.misfits import comparable, misfit
 from sweeper.records import TrialRecord
 from sweeper.report.run import make_run
 from tests.report import build

@@ -11,8 +11,8 @@ from sweeper.config import parse_study
 from sweeper.engines import sglang_preflight
 from sweeper.engines.sglang_preflight import CommandLine, Verdicts, version_warning
 from sweeper.errors import UserError
-from sweeper.plan import make_plan
-from sweeper.preflight import ask_engine
+from sweeper.planning.plan import make_plan
+from sweeper.planning.preflight import ask_engine
 
 STUDY = """\
 study: asked

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sweeper.pruning import Rival, certainly_worse, rival_of
+from sweeper.judging.pruning import Rival, certainly_worse, rival_of
 from sweeper.records import RequestTiming
-from sweeper.trend import LAUNCH_NOISE
+from sweeper.statistics.trend import LAUNCH_NOISE
 
 
 def requests(speeds: Sequence[Sequence[float]]) -> list[RequestTiming]:

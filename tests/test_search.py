@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.judging.verdict import judge
 from sweeper.records import Purpose, TrialState
 from sweeper.store import Store
-from sweeper.verdict import judge
 
 TINY = """\
 study: tiny

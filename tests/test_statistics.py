@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.answers import answers_agree, degenerate
+from sweeper.judging.answers import answers_agree, degenerate
 from sweeper.records import RequestTiming, Workload
-from sweeper.statistics import (
+from sweeper.statistics.measurement import (
     drift,
     paired_ratio,
     percentile,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sweeper.objective import Objective, standings, trend
 from sweeper.records import HostFacts, Purpose, TrialRecord
-from sweeper.trend import LAUNCH_NOISE, Sample, roughness, trend_of
+from sweeper.statistics.trend import LAUNCH_NOISE, Sample, roughness, trend_of
 from tests.build import make_launch, make_record
 
 SPEED = (Objective(metric="output_tok_s"),)

@@ -14,11 +14,12 @@ from statistics import median
 import numpy as np
 import pytest
 
-from sweeper.agenda import Ledger, next_trial
 from sweeper.config import parse_study
 from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
 from sweeper.engines.simulated.cost import Nccl, Setting, request_s
-from sweeper.plan import make_plan
+from sweeper.judging.verdict import Verdict, judge
+from sweeper.planning.agenda import Ledger, next_trial
+from sweeper.planning.plan import make_plan
 from sweeper.records import (
     HostFacts,
     Launch,
@@ -30,7 +31,6 @@ from sweeper.records import (
     TrialState,
 )
 from sweeper.study import Study
-from sweeper.verdict import Verdict, judge
 
 SPACE = """\
 study: trust

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.judging.verdict import LAUNCH_NOISE, judge, launch_ratio, shell_command
 from sweeper.records import Purpose, TrialRecord
 from sweeper.study import Study
-from sweeper.verdict import LAUNCH_NOISE, judge, launch_ratio, shell_command
 from tests.build import make_launch, make_record
 from tests.test_config import GOOD
 

@@ -16,7 +16,7 @@ from sweeper.bench.workload import PATHS, WARMUP_SET, load_arrivals, load_prompt
 from sweeper.clock import Clock
 from sweeper.errors import BenchFailed, Failure, FailureClass, Stage, UserError
 from sweeper.records import Limits, Measurement, RequestTiming, Workload
-from sweeper.statistics import summarize
+from sweeper.statistics.measurement import summarize
 
 #: More failed requests than this share, and the measurement is no good.
 MAX_FAILED_SHARE = 0.2

@@ -33,7 +33,7 @@ from sweeper.errors import (
     SweeperError,
     TrialError,
 )
-from sweeper.pruning import Rival, certainly_worse
+from sweeper.judging.pruning import Rival, certainly_worse
 from sweeper.records import (
     FlagValue,
     HostFacts,
@@ -48,7 +48,7 @@ from sweeper.records import (
     Workload,
 )
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
-from sweeper.statistics import with_acceptance
+from sweeper.statistics.measurement import with_acceptance
 
 #: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15).
 INEFFECTIVE_ACCEPT_LENGTH = 1.05

@@ -11,7 +11,7 @@ from sweeper.errors import Stage
 from sweeper.objective import Objective, broken_slos
 from sweeper.records import TrialRecord, TrialState
 from sweeper.report.settings import baseline_keys, is_simulated, setting_text
-from sweeper.statistics import Drift, drift
+from sweeper.statistics.measurement import Drift, drift
 from sweeper.study import Study
 
 MEASURED = (TrialState.COMPLETE, TrialState.PRUNED)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from sweeper.intervals import stream_speeds
 from sweeper.objective import Standing
 from sweeper.records import RequestTiming
 from sweeper.report.settings import is_simulated, setting_text
-from sweeper.statistics import Interval
+from sweeper.statistics.intervals import stream_speeds
+from sweeper.statistics.measurement import Interval
 
 #: Returns all requests of one trial, by its number.
 RequestReader = Callable[[int], Sequence[RequestTiming]]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from sweeper.config import parse_study
 from sweeper.errors import UserError
-from sweeper.misfits import comparable
-from sweeper.plan import Plan, make_plan
+from sweeper.judging.verdict import Verdict, judge
+from sweeper.planning.misfits import comparable
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import RequestTiming, TrialRecord, TrialState
 from sweeper.report.prompts import RequestReader
 from sweeper.report.settings import is_simulated
 from sweeper.store import Store
 from sweeper.study import Study
-from sweeper.verdict import Verdict, judge
 
 #: Fewer distinct settings say nothing about which parameter matters.
 _ENOUGH = 4

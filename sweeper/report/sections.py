@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sweeper.families import rules
 from sweeper.objective import Objective, Standing, standings
+from sweeper.planning.families import rules
 from sweeper.report import tables
 from sweeper.report.draw_effects import (
     draw_failures,

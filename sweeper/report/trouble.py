@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import Failure, FailureClass, Fault, Stage
-from sweeper.families import Rule, ruled_out
-from sweeper.plan import Plan
+from sweeper.planning.families import Rule, ruled_out
+from sweeper.planning.plan import Plan
 from sweeper.records import FlagValue, TrialRecord, TrialState
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text
 from sweeper.report.settings import is_simulated, setting_text

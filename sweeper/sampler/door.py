@@ -19,8 +19,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.errors import UserError
-from sweeper.families import ruled_out, rules
-from sweeper.plan import Plan, refusal
+from sweeper.planning.families import ruled_out, rules
+from sweeper.planning.plan import Plan, refusal
 from sweeper.records import Point, Scalar, TrialRecord
 from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
 from sweeper.sampler.halton import halton_points

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.plan import Plan
+from sweeper.planning.plan import Plan
 from sweeper.records import FlagValue, Launch, Point, Scalar
 from sweeper.space import Parameter
 from sweeper.speculation import GRAPHS_OFF, SHAPE_FLAGS, Factor, Setting, Shape, shape_of

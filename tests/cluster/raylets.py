@@ -103,6 +103,9 @@ def main() -> None:
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": "dashboard" in sys.argv,
             "dashboard_port": _free_port(),
+            # Ray's fixed default lies among the ports that any connection may have; a head whose
+            # agent does not get it takes no jobs.
+            "dashboard_agent_listen_port": 0,
             "_system_config": {
                 "health_check_initial_delay_ms": 0,
                 "health_check_period_ms": 1000,

@@ -14,8 +14,8 @@ from sweeper.engines.sglang_preflight import (
     python_of,
     validate,
 )
-from sweeper.plan import make_plan
-from sweeper.preflight import ask_engine
+from sweeper.planning.plan import make_plan
+from sweeper.planning.preflight import ask_engine
 from tests.real.installed import DRAFT, MODEL, python
 
 pytestmark = pytest.mark.sglang

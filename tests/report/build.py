@@ -20,7 +20,7 @@ from sweeper.records import (
     TrialState,
 )
 from sweeper.report.prompts import RequestReader
-from sweeper.statistics import summarize
+from sweeper.statistics.measurement import summarize
 from sweeper.study import Study
 
 PROMPTS = (

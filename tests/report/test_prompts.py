@@ -15,7 +15,7 @@ from sweeper.report.prompts import (
     prompt_info,
 )
 from sweeper.report.run import no_requests
-from sweeper.statistics import Interval
+from sweeper.statistics.measurement import Interval
 from tests.report import build
 
 STUDY = build.small_study()

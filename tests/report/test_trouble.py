@@ -1,7 +1,7 @@
 """Failures, refusals, rewrites and provenance."""
 
 from sweeper.errors import FailureClass, Fault, Stage
-from sweeper.plan import make_plan
+from sweeper.planning.plan import make_plan
 from sweeper.records import HostFacts, ServerFacts, TrialState
 from sweeper.report.provenance import CommonSetting, compare_info, provenance_info
 from sweeper.report.trouble import (

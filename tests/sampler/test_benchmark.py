@@ -10,7 +10,7 @@ from benchmarks.search import main, sweep
 from benchmarks.search_machines import benchmark_study, drawn
 from benchmarks.search_tables import table_landscape
 from sweeper.errors import UserError
-from sweeper.plan import make_plan
+from sweeper.planning.plan import make_plan
 
 
 def test_the_benchmark_prints_a_row_for_each_landscape_and_sampler(

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from sweeper.errors import FailureClass, UserError
-from sweeper.plan import LISTED_POINTS, make_plan
+from sweeper.planning.plan import LISTED_POINTS, make_plan
 from sweeper.records import Point, TrialRecord, TrialState
 from sweeper.sampler import make_sampler
 from tests.sampler.worlds import PLAIN, SAMPLERS, SMALL, keys, record, small_study, sweep

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.plan import make_plan
+from sweeper.planning.plan import make_plan
 from sweeper.records import Measurement, Point
 from sweeper.sampler.acquire import (
     Mask,

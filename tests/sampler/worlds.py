@@ -7,7 +7,7 @@ import numpy as np
 
 from sweeper.config import parse_study
 from sweeper.errors import Failure, FailureClass, Stage
-from sweeper.plan import Plan, make_plan
+from sweeper.planning.plan import Plan, make_plan
 from sweeper.records import Measurement, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.sampler import Sampler, make_sampler
 from sweeper.study import Study

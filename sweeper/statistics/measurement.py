@@ -16,7 +16,8 @@ from statistics import median
 
 import numpy as np
 
-from sweeper.intervals import (
+from sweeper.records import Measurement, RequestTiming, Workload
+from sweeper.statistics.intervals import (
     LEVEL,
     Drift,
     Interval,
@@ -26,7 +27,6 @@ from sweeper.intervals import (
     resamples,
     stream_speeds,
 )
-from sweeper.records import Measurement, RequestTiming, Workload
 
 __all__ = [
     "LEVEL",

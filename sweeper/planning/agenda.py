@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.confirmation import confirmation_block, next_confirmation
 from sweeper.errors import Fault, StopSweep
-from sweeper.families import covered, ruled_out, rules
-from sweeper.misfits import misfit
-from sweeper.plan import refusal
+from sweeper.judging.confirmation import confirmation_block, next_confirmation
+from sweeper.planning.families import covered, ruled_out, rules
+from sweeper.planning.misfits import misfit
+from sweeper.planning.plan import refusal
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 

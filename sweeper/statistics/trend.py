@@ -14,8 +14,8 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import NormalDist, fmean, variance
 
-from sweeper.intervals import Drift, drift, student_t
 from sweeper.records import TrialRecord
+from sweeper.statistics.intervals import Drift, drift, student_t
 
 #: Relative standard deviation between launches of one setting, assumed until it is measured by
 #: relaunching. Public figures: below 0.3 % for SGLang alone on a node, 1 to 3 % for others.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from sweeper.answers import answers_agree, by_prompt, degenerate
 from sweeper.errors import Failure, FailureClass, Stage
+from sweeper.judging.answers import answers_agree, by_prompt, degenerate
 from sweeper.objective import DEGENERATE_MARGIN
 from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState, Workload
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sweeper.engines import sglang_preflight
 from sweeper.engines.sglang_preflight import CommandLine
-from sweeper.plan import Plan, without
+from sweeper.planning.plan import Plan, without
 from sweeper.records import Launch
 from sweeper.study import Study
 

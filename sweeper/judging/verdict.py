@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
-from sweeper.fairness import unfair
-from sweeper.intervals import Interval, student_t
+from sweeper.judging.fairness import unfair
 from sweeper.objective import Standing, baseline, best, contenders, sample, standings, trend
 from sweeper.records import Launch, TrialRecord
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text
 from sweeper.space import point_text
+from sweeper.statistics.intervals import Interval, student_t
+from sweeper.statistics.trend import LAUNCH_NOISE, Sample, Trend, pass_noise, roughness
 from sweeper.study import Study
-from sweeper.trend import LAUNCH_NOISE, Sample, Trend, pass_noise, roughness
 from sweeper.wording import measure
 
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]

@@ -6,9 +6,9 @@ Requests are many and stay on disk; of all trials only those of two are kept her
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from sweeper.guard import guard
+from sweeper.judging.guard import guard
+from sweeper.judging.pruning import SPEEDS, Rival, rival_of
 from sweeper.objective import trend
-from sweeper.pruning import SPEEDS, Rival, rival_of
 from sweeper.records import Purpose, RequestTiming, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from sweeper.display import print_table
+from sweeper.judging.verdict import Verdict, judge
 from sweeper.records import TrialRecord
 from sweeper.report import write_report
 from sweeper.store import Store, write_text
 from sweeper.study import Study
-from sweeper.verdict import Verdict, judge
+from sweeper.terminal.display import print_table
 
 
 def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, variance
 
-from sweeper.intervals import stream_speeds, student_t
 from sweeper.records import RequestTiming
-from sweeper.trend import LAUNCH_NOISE
+from sweeper.statistics.intervals import stream_speeds, student_t
+from sweeper.statistics.trend import LAUNCH_NOISE
 
 #: Objectives that follow from the speed of streams. For others nothing is stopped early.
 SPEEDS = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user", "e2e_p50_ms"})

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from sweeper.cluster import Status
 from sweeper.objective import Objective, Standing, baseline, best, pareto_front, standings
-from sweeper.plan import Plan
+from sweeper.planning.plan import Plan
 from sweeper.records import Scalar, Trial, TrialRecord, TrialState
 from sweeper.space import point_text
 from sweeper.study import Study
