@@ -112,13 +112,15 @@ class Torment:
             self.driver.join()
             self.start()
             return True
+        setting = self._setting()
         victims = {
             "worker": self._workers,
             "supervisor": self.family.supervisors,
             "server": self.family.leaders,
         }[role]()
-        setting = self._setting()
         if not victims or setting is None or self.failures[setting] >= MOST_FAILURES:
+            return False
+        if self._setting() != setting:
             return False
         self.failures[setting] += 1
         with contextlib.suppress(ProcessLookupError):
@@ -126,11 +128,15 @@ class Torment:
         return True
 
     def _setting(self) -> bytes | None:
-        """Return what sets the running server apart from others: its flags but for its ports."""
+        """Return what sets the running server apart from others: its flags but for its ports.
+
+        None also of one that is about to start, which has no flags yet.
+        """
         for pid in self.family.leaders():
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                return b" ".join(words[: words.index(b"--port")] if b"--port" in words else words)
+                if b"--port" in words:
+                    return b" ".join(words[: words.index(b"--port")])
         return None
 
     def _workers(self) -> list[int]:

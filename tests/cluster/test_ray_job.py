@@ -20,32 +20,39 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 
 
-def submit(
-    cluster: Raylets, folder: Path, words: Sequence[str]
-) -> subprocess.CompletedProcess[str]:
-    """Submit from a copy of the checkout, as the documentation says, and wait for the end."""
-    ray = Path(sys.executable).parent / "ray"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    command = [
-        str(ray),
-        *("job", "submit", "--address", f"http://{cluster.dashboard}"),
-        *("--working-dir", str(folder)),
-        *("--", sys.executable, "-m", "sweeper.search", *words),
-    ]
+def submit(cluster: Raylets, folder: Path, name: str, words: Sequence[str]) -> tuple[int, str]:
+    """Submit from a copy of the checkout, as the documentation says, and wait for the end.
+
+    Returns:
+        The exit status, and all that the job printed.
+    """
+    address = ("--address", f"http://{cluster.dashboard}")
+    job = ("--submission-id", name, "--working-dir", str(folder))
+    program = (sys.executable, "-m", "sweeper.search", *words)
     end = time.monotonic() + PATIENCE_S
     while True:
-        done = subprocess.run(
-            command,
-            env={**environment, **ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
+        done = ray_job("submit", *address, *job, "--", *program)
         # A node's agent, which takes jobs, starts some time after its raylet.
         if "No available agent" not in done.stderr or time.monotonic() > end:
-            return done
+            break
         time.sleep(1.0)
+    # What the command itself shows may lack the job's last lines.
+    logs = ray_job("logs", *address, name)
+    return done.returncode, done.stdout + done.stderr + logs.stdout
+
+
+def ray_job(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `ray job` with these words."""
+    ray = Path(sys.executable).parent / "ray"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return subprocess.run(
+        [str(ray), "job", *words],
+        env={**environment, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
 
 
 def test_a_job_joins_its_cluster_and_keeps_its_results_where_they_stay(tmp_path: Path) -> None:
@@ -55,20 +62,20 @@ def test_a_job_joins_its_cluster_and_keeps_its_results_where_they_stay(tmp_path:
     text = space_text("job", scale=1000, tokens=20, repeats=1, launches=2)
     (checkout / "job.yaml").write_text(text, encoding="utf-8")
     runs = tmp_path / "runs"
-    done: dict[str, subprocess.CompletedProcess[str]] = {}
+    done: dict[str, tuple[int, str]] = {}
     with raylets(dashboard=True) as cluster:
         cluster.add(8)
         refused = threading.Thread(
-            target=lambda: done.update(refused=submit(cluster, checkout, ["job.yaml"]))
+            target=lambda: done.update(refused=submit(cluster, checkout, "refused", ["job.yaml"]))
         )
         refused.start()
-        done["kept"] = submit(cluster, checkout, ["job.yaml", "--runs", str(runs)])
+        done["kept"] = submit(cluster, checkout, "kept", ["job.yaml", "--runs", str(runs)])
         refused.join()
-    kept = done["kept"].stdout + done["kept"].stderr
-    assert done["kept"].returncode == 0, kept
+    status, said = done["kept"]
+    assert status == 0, said
     records = Store(runs / "job").records()
     assert [r.state for r in records] == [TrialState.COMPLETE] * 2
     assert all(r.host is not None and r.host.ray_node_id for r in records)
-    said = done["refused"].stdout + done["refused"].stderr
-    assert done["refused"].returncode != 0
+    status, said = done["refused"]
+    assert status != 0
     assert "give --runs a folder that all nodes share and that stays" in said
