@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.show import follow, look, main
+from sweeper.show import follow, main
 from sweeper.store import Store
+from sweeper.terminal.look import look
 from tests.report import build
 from tests.report.runs import RUNS, store_run
 from tests.sweeping import space_text
