@@ -121,11 +121,14 @@ def _same_model(asked: str, said: str) -> bool:
 
 
 def _check_draft_tp(info: Mapping[str, object], draft_tp: str | None) -> None:
-    """Compare the draft's TP size with key `draft_tp_size`, which stock SGLang does not have."""
-    said = info.get("draft_tp_size")
+    """Compare the draft's TP size with key `draft_tp_size`, which `sweeper.draft_tp` adds."""
+    # With several data-parallel replicas only their own states have it.
+    said = info.get("draft_tp_size", _inner(info).get("draft_tp_size"))
     if draft_tp is None or str(said) == draft_tp:
         return
-    found = "does not report draft_tp_size" if said is None else f"reports draft_tp_size {said}"
+    found = f"reports draft_tp_size {said}"
+    if said is None:
+        found = "does not report draft_tp_size; is sweeper installed beside its SGLang?"
     _reject(
         FailureClass.CONFIG_REJECTED,
         f"SWEEPER_DRAFT_TP={draft_tp} was asked for, but the server {found}",

@@ -11,7 +11,8 @@ person may vouch for one of a newer version or an own build there (`engine.known
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sweeper.engines.sglang_rewrites import BOTH, DRAFT_TP, TREE_ALGORITHMS, Setting
+from sweeper.draft_tp import plan
+from sweeper.engines.sglang_rewrites import BOTH, TREE_ALGORITHMS, Setting
 
 #: Spellings that SGLang knows; NEXTN is EAGLE under another name.
 ALGORITHMS = frozenset(
@@ -246,12 +247,15 @@ def _draft_window(s: Setting) -> str | None:
 
 
 def _draft_tp(s: Setting) -> str | None:
-    asked = s.env.get(DRAFT_TP)
-    if asked is None:
-        return None
-    if asked.isdecimal() and 1 <= int(asked) <= s.tp and s.tp % int(asked) == 0:
-        return None
-    return f"{DRAFT_TP} is {asked}, and must be 1 or a divisor of --tp-size {s.tp}"
+    """Ask the plugin that would be loaded; it refuses the same when the server starts."""
+    settings = {name.replace("-", "_"): value for name, value in s.flags.items()}
+    try:
+        if plan.decide(s.env, settings) is not None:
+            draft = s.text("speculative-draft-model-path")
+            plan.check_architecture(plan.draft_architecture(draft))
+    except plan.Refused as refused:
+        return str(refused)
+    return None
 
 
 REFUSALS: tuple[Refusal, ...] = (

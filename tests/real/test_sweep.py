@@ -99,6 +99,7 @@ def test_a_sweep_measures_a_baseline_and_two_shapes(tmp_path: Path) -> None:
         for measurement in record.measurements:
             assert measurement.output_tok_s is not None
             assert measurement.output_tok_s > 0
+            assert measurement.chat_template == "server"
         assert record.log is not None
         log = (store.folder / record.log).read_bytes()
         check_acceptance(record.measurements[0].accept_length, record.requests, asked, log)

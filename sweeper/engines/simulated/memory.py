@@ -37,8 +37,12 @@ class MemoryPlan:
     rest_gb: float
 
 
-def plan_memory(cal: Calibration, resolved: Resolved) -> MemoryPlan:
+def plan_memory(
+    cal: Calibration, resolved: Resolved, *, draft_on_one_gpu: bool = False
+) -> MemoryPlan:
     """Return where the memory goes with these flags.
+
+    A draft that each GPU runs alone has all of its weights there, not one share of `--tp-size`.
 
     SGLang gives weights and KV pool together the share `--mem-fraction-static`, and captures
     its graphs in the rest. The weights a GPU are the calibration's whatever `--tp-size` says, so
@@ -47,7 +51,8 @@ def plan_memory(cal: Calibration, resolved: Resolved) -> MemoryPlan:
     flags = resolved.flags
     has_draft = resolved.speculating and flags["speculative_algorithm"] != "NGRAM"
     weight_gb = cal.weight_gb
-    draft_gb = cal.draft_weight_gb if has_draft else 0.0
+    copies = flags["tp_size"] if draft_on_one_gpu else 1
+    draft_gb = cal.draft_weight_gb * copies if has_draft else 0.0
     free_gb = cal.gpu_gb - 0.8
     kv_gb = free_gb * flags["mem_fraction_static"] - weight_gb - draft_gb
     tokens = int(kv_gb * 2**20 / cal.kv_token_kb)
