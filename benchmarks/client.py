@@ -1,268 +1,272 @@
-"""Compares streaming clients on one machine in one run: `python benchmarks/client.py`.
+"""Compares streaming clients on one machine in one run: `python -m benchmarks.client`.
 
-A server in a process of its own sends `--streams` streams (200), first paced at `--rate` chunks a
-second each (100), then as fast as the client takes them. Every chunk holds the time at which it
-was written, so that a client's lag is known chunk by chunk. Compared are
+A server in a process of its own (`client_server.py`) sends `--streams` streams (200), first paced
+at `--rate` chunks a second each (100), then as fast as the client takes them. Compared are
 
     sweeper      the client of `sweeper.bench`, aiohttp on uvloop
     requests     one thread a stream, iter_lines
-    httpx        asyncio, aiter_lines; skipped where it is not installed
+    httpx        asyncio, aiter_lines
+    sglang, guidellm, aiperf      the tools themselves (`client_peers.py`)
 
-Each runs in its own process and parses each chunk's JSON; CPU time counts that too. On a machine
-that does other work the times are upper bounds; the ratios are what to look at.
+of which the last four need --peer NAME=PYTHON, the Python of an environment that has them. Of
+each, as the best of `--runs`:
+
+    cpu us/chunk   CPU time of the whole process tree, start to end, for one more chunk: a run less
+                   one of the same streams with few chunks. What a tool does with chunks after
+                   they came counts, and what it does once does not.
+    while open     CPU time of the tree while streams were open, by chunks
+    lag p50, p99   from writing to arrival, chunk by chunk; a dash where a tool does not tell
+    held           chunks a second by those asked for
+    chunks/s       taken unpaced, until the last client's socket was read to its end
+
+On a machine that does other work the times are upper bounds; the ratios are what to look at.
 """
 
 import argparse
-import asyncio
 import importlib.util
 import json
-import re
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-import requests
-import uvloop
 
-from sweeper.bench.jobs import Job
-from sweeper.bench.process import ClientProcess
-from sweeper.bench.workload import Prompt
+from benchmarks.client_own import CLIENTS
+from benchmarks.client_peers import PEERS, ROOT, Run, environment
 
-_END = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
-
-
-class StampingStream(asyncio.Protocol):
-    """One connection: a request in, a stream of stamped chunks out."""
-
-    def __init__(self) -> None:
-        self.buffer = b""
-        self.may_write = asyncio.Event()
-        self.may_write.set()
-        self.transport: asyncio.Transport | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-
-    def pause_writing(self) -> None:
-        self.may_write.clear()
-
-    def resume_writing(self) -> None:
-        self.may_write.set()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if self.task is not None:
-            self.task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        head, split, body = self.buffer.partition(b"\r\n\r\n")
-        length = re.search(rb"(?i)content-length: (\d+)", head)
-        if split and length and len(body) >= int(length[1]):
-            asked = re.search(rb"rate=(\d+) chunks=(\d+) start=(\d+)", body)
-            assert asked is not None
-            self.buffer = b""
-            rate, chunks, start_ns = (int(n) for n in asked.groups())
-            self.task = asyncio.create_task(self.stream(rate, chunks, start_ns))
-
-    async def stream(self, rate: int, chunks: int, start_ns: int) -> None:
-        """Send the chunks; all streams of a run tick together from `start_ns` on."""
-        assert self.transport is not None
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        for number in range(chunks):
-            if rate:
-                due_ns = start_ns + number * 1_000_000_000 // rate
-                await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
-            elif number % 20 == 0:
-                await asyncio.sleep(0)
-            await self.may_write.wait()
-            self.send(
-                b'data: {"id":"cmpl-0123456789","object":"text_completion","model":"m","choices":'
-                b'[{"index":0,"text":"%d ","finish_reason":null}]}\n\n' % time.monotonic_ns()
-            )
-        self.send(_END)
-        self.transport.write(b"0\r\n\r\n")
-
-    def send(self, data: bytes) -> None:
-        """Write one HTTP chunk."""
-        assert self.transport is not None
-        self.transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+#: Chunks a stream of the run whose CPU time is taken off.
+_FEW = 10
+_LIMIT_S = 300.0
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-async def serve() -> None:
-    """Serve until stdin closes; print the port."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(StampingStream, "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One client.
+
+    Attributes:
+        name: What it is called.
+        command: Makes its command line.
+        lags: Reads the lags in ns that it told; None if it tells none.
+        env: Its environment.
+    """
+
+    name: str
+    command: Callable[[Run], Sequence[str]]
+    lags: Callable[[Path], list[float]] | None
+    env: Mapping[str, str]
+    python: Path
 
 
-def figures(lags_ns: list[int], chunks: int, cpu_s: float, wall_s: float) -> dict[str, float]:
-    """Return a run's figures: CPU a chunk, lag, and chunks a second."""
-    p50, p99 = np.percentile(lags_ns, [50, 99]) / 1e6
-    return {
-        "cpu_us_per_chunk": cpu_s / chunks * 1e6,
-        "cpu_share": cpu_s / wall_s,
-        "lag_p50_ms": float(p50),
-        "lag_p99_ms": float(p99),
-        "chunks_per_s": chunks / wall_s,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one run took.
+
+    Attributes:
+        cpu_s: CPU time of the whole tree.
+        open_s: CPU time while streams were open.
+        wall_s: From the first chunk's writing until all streams were read.
+        lags_ns: Lag of each chunk; empty if not told.
+    """
+
+    cpu_s: float
+    open_s: float
+    wall_s: float
+    lags_ns: Sequence[float]
 
 
-def prompt_of(rate: int, chunks: int) -> str:
-    """Return the words by which the server knows what to send; it starts in half a second."""
-    return f"rate={rate} chunks={chunks} start={time.monotonic_ns() + 500_000_000}"
+def own_arm(name: str, python: Path) -> Arm:
+    """Return one of the clients in Python, run by a Python that has what it imports."""
+
+    def command(run: Run) -> list[str]:
+        return [str(run.python), "-m", "benchmarks.client_own", name, run.url, str(run.streams)]
+
+    def lags(folder: Path) -> list[float]:
+        found: list[float] = np.load(folder / "stdout").tolist()
+        return found
+
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Arm(name=name, command=command, lags=lags, env=env, python=python)
 
 
-def run_sweeper(url: str, streams: int, rate: int, chunks: int) -> dict[str, float]:
-    """Measure Sweeper's own client."""
-    prompts = tuple(Prompt(id=str(i), text=prompt_of(rate, chunks)) for i in range(streams))
-    with ClientProcess.start() as client:
-        window = client.run(
-            Job(
-                url=url,
-                model="m",
-                workload="w",
-                prompts=prompts,
-                route="completions",
-                concurrency=streams,
-                flush="no",
-            )
-        )
-    assert not any(window.faults), window.timings[0].error
-    lags = [
-        arrived + window.origin_ns - int(stamp)
-        for timing in window.timings
-        for arrived, stamp in zip(timing.chunk_ns, timing.text.split(), strict=True)
+def peer_arm(name: str, python: Path) -> Arm:
+    """Return one of the other tools."""
+    peer = PEERS[name]
+    env = environment(os.environ)
+    return Arm(name=name, command=peer.command, lags=peer.lags, env=env, python=python)
+
+
+@contextmanager
+def serving(streams: int, rate: int, chunks: int) -> Iterator[tuple[str, Iterator[str]]]:
+    """Run the server for one run; give its address and the lines that it prints."""
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.client_server",
+        str(streams),
+        str(rate),
+        str(chunks),
     ]
-    return figures(lags, len(lags), window.cpu_s, window.wall_s)
-
-
-def lag_of(line: str | bytes, arrived_ns: int) -> int | None:
-    """Return a chunk's lag in ns; None of a line that holds no chunk."""
-    data = line.encode() if isinstance(line, str) else line
-    if not data.startswith(b"data: {"):
-        return None
-    text = json.loads(data[6:])["choices"][0]["text"]
-    return arrived_ns - int(text) if text else None
-
-
-def run_requests(url: str, streams: int, rate: int, chunks: int) -> dict[str, float]:
-    """Measure requests with a thread for each stream, in this process."""
-    lags: list[list[int]] = [[] for _ in range(streams)]
-    prompt = prompt_of(rate, chunks)
-
-    def one(mine: list[int]) -> None:
-        body = {"prompt": prompt, "stream": True}
-        with requests.post(f"{url}/v1/completions", json=body, stream=True, timeout=60) as answer:
-            for line in answer.iter_lines():
-                lag = lag_of(line, time.monotonic_ns())
-                if lag is not None:
-                    mine.append(lag)
-
-    threads = [threading.Thread(target=one, args=(mine,)) for mine in lags]
-    cpu_s, wall_s = time.process_time(), time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
-    flat = [lag for mine in lags for lag in mine]
-    return figures(flat, len(flat), cpu_s, wall_s)
-
-
-def run_httpx(url: str, streams: int, rate: int, chunks: int) -> dict[str, float]:
-    """Measure httpx on asyncio, in this process."""
-    httpx: Any = importlib.import_module("httpx")
-    lags: list[int] = []
-    body = {"prompt": prompt_of(rate, chunks), "stream": True}
-
-    async def one(client: Any) -> None:
-        async with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
-            async for line in answer.aiter_lines():
-                lag = lag_of(line, time.monotonic_ns())
-                if lag is not None:
-                    lags.append(lag)
-
-    async def run() -> None:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=None, limits=limits, trust_env=False) as client:
-            await asyncio.gather(*(one(client) for _ in range(streams)))
-
-    cpu_s, wall_s = time.process_time(), time.monotonic()
-    asyncio.run(run())
-    cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
-    return figures(lags, len(lags), cpu_s, wall_s)
-
-
-CLIENTS = {"sweeper": run_sweeper, "requests": run_requests, "httpx": run_httpx}
-
-
-def in_own_process(name: str, *numbers: object) -> dict[str, float]:
-    """Run one client in a fresh process and return its figures."""
-    ended = subprocess.run(
-        [sys.executable, __file__, "--client", name, *(str(n) for n in numbers)],
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        check=True,
-        timeout=300,
-    )
-    found: dict[str, float] = json.loads(ended.stdout)
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}", iter(server.stdout)
+        finally:
+            server.kill()
+
+
+def tree_cpu_s(root: int) -> float:
+    """Return the CPU time so far of a process, its living descendants and those they reaped."""
+    parents: dict[int, list[int]] = {}
+    spent: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        spent[pid] = sum(int(n) for n in fields[11:15]) * _TICK_S
+    total, todo = 0.0, [root]
+    while todo:
+        pid = todo.pop()
+        total += spent.get(pid, 0.0)
+        todo += parents.get(pid, [])
+    return total
+
+
+def take(arm: Arm, streams: int, rate: int, chunks: int) -> Taken:
+    """Run one client once.
+
+    Raises:
+        RuntimeError: It ended before all streams were read.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sweeper-client-") as name,
+        serving(streams, rate, chunks) as (url, lines),
+    ):
+        folder = Path(name)
+        run = Run(python=arm.python, url=url, streams=streams, chunks=chunks, folder=folder)
+        with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+            process = subprocess.Popen(
+                arm.command(run), stdout=out, stderr=err, env=arm.env, cwd=ROOT
+            )
+        seen: list[tuple[dict[str, int], float]] = []
+
+        def watch() -> None:
+            for line in lines:
+                seen.extend([(json.loads(line), tree_cpu_s(process.pid))])
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        limit = threading.Timer(_LIMIT_S, process.kill)
+        limit.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        limit.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for _ in range(50):
+            if len(seen) < 2:
+                time.sleep(0.1)
+        if len(seen) < 2 or process.returncode:
+            said = [(folder / n).read_bytes()[-1500:].decode() for n in ("stdout", "stderr")]
+            raise RuntimeError(
+                f"{arm.name} ended with {process.returncode} after {len(seen)} of 2 events: "
+                + "\n".join(said)
+            )
+        (begun, before), (ended, after) = seen
+        return Taken(
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            open_s=after - before,
+            wall_s=(ended["end_ns"] - begun["begin_ns"]) / 1e9,
+            lags_ns=arm.lags(folder) if arm.lags else (),
+        )
+
+
+def figures(arm: Arm, streams: int, rate: int, seconds: float, runs: int) -> list[str]:
+    """Return the cells of one client's row; of each figure the best of all runs."""
+    paced, unpaced = int(rate * seconds), int(150 * seconds)
+    few = min(take(arm, streams, rate, _FEW).cpu_s for _ in range(runs))
+    slow = [take(arm, streams, rate, paced) for _ in range(runs)]
+    fast = [take(arm, streams, 0, unpaced) for _ in range(runs)]
+    lags = [np.percentile(t.lags_ns, [50, 99]) / 1e6 for t in slow if len(t.lags_ns)]
+
+    def more(taken: Sequence[Taken], chunks: int) -> float:
+        return (min(t.cpu_s for t in taken) - few) / streams / (chunks - _FEW) * 1e6
+
+    def opened(taken: Sequence[Taken], chunks: int) -> float:
+        return min(t.open_s for t in taken) / streams / chunks * 1e6
+
+    p50, p99 = (f"{min(lag[i] for lag in lags):.2f}" if lags else "-" for i in (0, 1))
+    return [
+        f"{more(slow, paced):.1f}",
+        f"{opened(slow, paced):.1f}",
+        p50,
+        p99,
+        f"{paced / rate / min(t.wall_s for t in slow):.0%}",
+        f"{more(fast, unpaced):.1f}",
+        f"{opened(fast, unpaced):.1f}",
+        f"{streams * unpaced / min(t.wall_s for t in fast):,.0f}",
+    ]
+
+
+def arms_of(names: Sequence[str], peers: Mapping[str, Path]) -> list[Arm]:
+    """Return the clients to compare; those that are not installed are said and left out."""
+    found = []
+    for name in names:
+        if name in PEERS and name in peers:
+            found.append(peer_arm(name, peers[name]))
+        elif name in PEERS or (
+            name == "httpx" and name not in peers and not importlib.util.find_spec(name)
+        ):
+            print(f"{name}: not installed, left out")
+        else:
+            found.append(own_arm(name, peers.get(name, Path(sys.executable))))
     return found
 
 
-def compare(url: str, streams: int, rate: int, seconds: float) -> None:
-    """Run all clients, paced and as fast as they go, and print figures and ratios."""
-    names = [n for n in CLIENTS if n != "httpx" or importlib.util.find_spec("httpx")]
-    for name in CLIENTS.keys() - set(names):
-        print(f"{name}: not installed, skipped")
-    for title, pace, chunks in (
-        (f"{streams} streams at {rate} chunks/s each", rate, int(rate * seconds)),
-        (f"{streams} streams as fast as they go", 0, int(150 * seconds)),
-    ):
-        found = {name: in_own_process(name, url, streams, pace, chunks) for name in names}
-        keys = list(found["sweeper"])
-        print(f"\n{title}\n{'':<12}" + "".join(f"{key:>18}" for key in keys))
-        for name, row in found.items():
-            print(f"{name:<12}" + "".join(f"{row[key]:>18.2f}" for key in keys))
-        for name in names[1:]:
-            ratios = (found[name][key] / max(found["sweeper"][key], 1e-9) for key in keys)
-            print(f"{name + '/sweeper':<12}".ljust(12) + "".join(f"{r:>18.2f}" for r in ratios))
+def peer_of(text: str) -> tuple[str, Path]:
+    """Read NAME=PYTHON."""
+    name, _, python = text.partition("=")
+    if name not in (*PEERS, "httpx") or not Path(python).is_file():
+        raise argparse.ArgumentTypeError(f"no Python, or NAME is not httpx or {', '.join(PEERS)}")
+    return name, Path(python).absolute()
 
 
 def main() -> None:
-    """Run the comparison, or one of its processes."""
+    """Print the table, a row as soon as it is known."""
+    every = [*CLIENTS, *PEERS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--peer", type=peer_of, action="append", default=[], metavar="NAME=PYTHON")
+    parser.add_argument("--only", choices=every, nargs="+", default=every)
     options = parser.parse_args()
-    if options.serve:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve())
-        return
-    if options.client:
-        name, url, *numbers = options.client
-        print(json.dumps(CLIENTS[name](url, *(int(n) for n in numbers))))
-        return
-    with subprocess.Popen(
-        [sys.executable, __file__, "--serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    pace = f"{options.streams} streams, {options.rate} chunks/s each"
+    print(f"| {pace} | cpu us/chunk | while open | lag p50 ms | p99 ms | held | "
+          "unpaced: cpu us/chunk | while open | chunks/s |")  # fmt: skip
+    print("|---" * 9 + "|")
+    for arm in arms_of(options.only, dict(options.peer)):
         try:
-            compare(url, options.streams, options.rate, options.seconds)
-        finally:
-            server.kill()
+            cells = figures(arm, options.streams, options.rate, options.seconds, options.runs)
+        except RuntimeError as error:
+            cells = [f"failed: {error}"]
+        print(f"| {arm.name} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

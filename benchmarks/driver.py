@@ -1,6 +1,6 @@
 """What the driver costs a trial: `python -m benchmarks.driver`.
 
-Runs the loop of `sweeper.search` over the space of `eagle3` with an executor whose trials take no
+Runs the loop of `sweeper.sweep` over the space of `eagle3` with an executor whose trials take no
 time, so that all time is the driver's. Printed for each number of slots, in milliseconds a trial:
 
     wall, cpu    all of it
@@ -35,9 +35,10 @@ from sweeper.records import (
     TrialState,
 )
 from sweeper.sampler import Sampler, make_sampler
-from sweeper.search import Sweep
 from sweeper.store import Store
+from sweeper.stratum import Numbers, Stratum
 from sweeper.study import SAMPLERS, Study
+from sweeper.sweep import Sweep
 from sweeper.terminal.display import make_display
 from sweeper.terminal.interrupt import Interrupt
 
@@ -108,7 +109,10 @@ class InstantExecutor:
     ended_s: list[float] = field(default_factory=list)
     _busy: deque[tuple[str, Assignment]] = field(default_factory=deque)
     dashboard_url: str | None = None
-    hardware: str | None = "simulated"
+
+    def hardware_of(self, slot: str) -> str | None:  # noqa: ARG002
+        """Return the same for each."""
+        return "simulated"
 
     def free_slots(self) -> list[str]:
         """Return the idle slots."""
@@ -216,7 +220,9 @@ def measure(study: Study, plan: Plan, folder: Path, slots: int) -> Cost:
         display = make_display(nowhere)
         sampler = TimedSampler(make_sampler(study, plan))
         live = Live(study, plan.settings)
-        sweep = Sweep(study, store, executor, plan, sampler, display, Interrupt(), [], live)
+        numbers = Numbers(store.next_number())
+        stratum = Stratum(study, store, executor, plan, sampler, [], live, numbers, display.say)
+        sweep = Sweep(study, store, executor, [stratum], display, Interrupt())
         begun, cpu = time.perf_counter(), time.process_time()
         sweep.run()
         wall, cpu = time.perf_counter() - begun, time.process_time() - cpu

@@ -1,33 +1,38 @@
 """Compare the samplers: launches and GPU-hours until a setting within 1 % of the best is launched.
 
     python -m benchmarks.search --quick
-    python -m benchmarks.search --seeds 30 --noise 0.02 --samplers auto tpe nsga2 random
+    python -m benchmarks.search --seeds 30 --until 120 --out runs.jsonl
+    python -m benchmarks.search --from runs.jsonl --figure docs/images/search.svg
     python -m benchmarks.search --landscape measured.parquet
 
-Every sampler goes through the same door: canonical settings, no repeats, the baseline first. A
-table of measured settings is a Parquet file with a column for each parameter and one `tok_s`; its
-rows are the settings, and acceptance is taken from a column `accept_length` if there is one.
+Every sampler goes through the same door: canonical settings, no repeats, the baseline first; and
+each sweep ends as the product's does, with confirmations and its winner. A table of measured
+settings is a Parquet file with a column for each parameter and one `tok_s`; its rows are the
+settings, and acceptance is taken from a column `accept_length` if there is one.
 """
 
 import argparse
 import importlib.util
+import json
 import math
-import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.search_figure import figure
 from benchmarks.search_landscapes import Landscape
 from benchmarks.search_machines import all_landscapes
 from benchmarks.search_report import REGRET_AT, Run, ratios, table
 from benchmarks.search_tables import table_landscape
-from sweeper.objective import standings
+from sweeper.judging.confirmation import next_confirmation
+from sweeper.objective import best, standings
 from sweeper.records import Point, Purpose, TrialRecord
 from sweeper.sampler import make_sampler
 
@@ -41,15 +46,28 @@ LANDSCAPES = (
     "nospec",
     "failing",
 )
-#: Best settings launched again at the end, and how often.
-FINALISTS, CONFIRMATIONS = 3, 2
+#: Arm of the comparison -> sampler, where the names differ.
+SAMPLER_OF = {"exhaustive": "grid"}
+ARMS = ("auto", "tpe", "gp", "nsga2", "random", "exhaustive")
+#: Launches after the search that confirm its best settings, as `search_spaces/eagle3.yaml` has it.
+CONFIRM = 8
 
 
 def sweep(
-    land: Landscape, sampler: str, seed: int, *, noise: float, launches: int, workers: int
+    land: Landscape,
+    arm: str,
+    seed: int,
+    *,
+    noise: float,
+    launches: int,
+    workers: int,
+    until: int = 0,
 ) -> Run:
-    """Run one sweep of `launches` launches, `workers` of them in flight at a time."""
-    study = replace(land.study, seed=seed, sampler=sampler)
+    """Run one sweep of `launches` launches, `workers` of them in flight at a time.
+
+    Without a hit by then it goes on until there is one, up to `until` launches.
+    """
+    study = replace(land.study, seed=seed, sampler=SAMPLER_OF.get(arm, arm))
     asked = make_sampler(study, land.plan)
     rng = np.random.default_rng([seed, 4242])
     queue: list[Point] = [{}, *study.known]
@@ -59,11 +77,14 @@ def sweep(
     hit: int | None = None
     stop: tuple[int, float] | None = None
     regrets: list[float] = []
-    best, longest, repeats = 0.0, 0.0, 0
-    for number in range(launches):
-        begun = time.perf_counter()
+    asks: list[float] = []
+    top, repeats = 0.0, 0
+    for number in range(max(launches, until)):
+        if number >= launches and hit is not None:
+            break
+        begun = time.process_time()
         point = queue.pop(0) if queue else asked.ask(taken)
-        longest = max(longest, time.perf_counter() - begun)
+        asks.append(time.process_time() - begun)
         if point is None:
             break
         purpose = Purpose.SEARCH if point else Purpose.BASELINE
@@ -77,22 +98,23 @@ def sweep(
             asked.tell(flight.popleft())
         truth = land.truths[key]
         if key in land.plan.settings and not truth.fails:
-            best = max(best, truth.tok_s)
-        regrets.append(1 - best / land.best_tok_s)
+            top = max(top, truth.tok_s)
+        regrets.append(1 - top / land.best_tok_s)
         if hit is None and regrets[-1] <= 0.01:
             hit = number + 1
-        if stop is None and sampler == "auto" and asked.stop_reason():
+        if stop is None and number < launches and arm == "auto" and asked.stop_reason():
             stop = (number + 1, regrets[-1])
     return Run(
         landscape=land.name,
-        sampler=sampler,
+        sampler=arm,
         seed=seed,
         hit=hit,
-        hours={s: _hours(records[: hit or len(records)], s) for s in (600, 60)},
-        regret=tuple(regrets[min(n, len(regrets)) - 1] for n in REGRET_AT),
-        final=_final(land, records, noise, rng),
+        hours=tuple(_hours(records[: hit or len(records)], s) for s in (600, 60)),
+        ran=len(records),
+        regret=tuple(regrets[min(n, launches, len(regrets)) - 1] for n in REGRET_AT),
+        final=_final(land, records[:launches], noise, rng),
         stop=stop,
-        ask_s=longest,
+        ask_s=(sum(asks[:launches]) / len(asks[:launches]), max(asks[:launches])),
         repeats=repeats,
     )
 
@@ -106,37 +128,38 @@ def _start_share(record: TrialRecord) -> float:
 
 
 def _final(
-    land: Landscape, records: Sequence[TrialRecord], noise: float, rng: np.random.Generator
+    land: Landscape, records: list[TrialRecord], noise: float, rng: np.random.Generator
 ) -> float:
-    """Launch the best few again and return the regret of the one with the best median."""
-    found = [s for s in standings(records, land.study.objectives) if not s.is_baseline]
-    if not found:
-        return 1.0
-    found.sort(key=lambda s: -s.values[0])
-    medians = {}
-    for standing in found[:FINALISTS]:
-        speeds = [r.measurements[0].output_tok_s or 0.0 for r in standing.records]
-        for n in range(CONFIRMATIONS):
-            again = land.launch(
-                len(records) + n,
-                standing.records[0].trial.point,
-                noise=noise,
-                start_s=600.0,
-                rng=rng,
-                purpose=Purpose.CONFIRM,
-            )
-            speeds.append(again.measurements[0].output_tok_s or 0.0)
-        medians[standing.key] = statistics.median(speeds)
-    chosen = max(medians, key=lambda key: medians[key])
-    return 1 - land.truths[chosen].tok_s / land.best_tok_s
+    """Confirm as a sweep does, and return the regret of its winner."""
+    study = replace(land.study, budget=replace(land.study.budget, confirm=CONFIRM))
+    while (chosen := next_confirmation(study, records, ())) is not None:
+        record = land.launch(
+            len(records),
+            chosen[0],
+            noise=noise,
+            start_s=600.0,
+            rng=rng,
+            purpose=Purpose.CONFIRM,
+        )
+        records.append(record)
+    winner = best(standings(records, study.objectives), study.objectives)
+    return 1 - land.truths[winner.key].tok_s / land.best_tok_s if winner else 1.0
 
 
-def _job(args: tuple[str, str, int, float, int, int]) -> list[Run]:
-    name, samplers, seed, noise, launches, workers = args
+def _job(args: tuple[str, Sequence[str], int, argparse.Namespace]) -> list[Run]:
+    name, arms, seed, options = args
     land = _landscape(name)(seed)
     return [
-        sweep(land, s, seed, noise=noise, launches=launches, workers=workers)
-        for s in samplers.split(",")
+        sweep(
+            land,
+            arm,
+            seed,
+            noise=options.noise,
+            launches=options.launches,
+            workers=options.workers,
+            until=options.until,
+        )
+        for arm in arms
     ]
 
 
@@ -159,45 +182,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two landscapes, two seeds")
     parser.add_argument("--landscapes", nargs="+", default=list(LANDSCAPES), choices=LANDSCAPES)
     parser.add_argument("--landscape", type=Path, help="a Parquet table of measured settings")
-    names = ["auto", "tpe", "nsga2", "random"]
-    if importlib.util.find_spec("torch"):
-        names.insert(2, "gp")
-    parser.add_argument("--samplers", nargs="+", default=names)
+    here = all(importlib.util.find_spec(package) for package in ("torch", "scipy"))
+    parser.add_argument(
+        "--samplers", nargs="+", default=[a for a in ARMS if a != "gp" or here], choices=ARMS
+    )
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.02, help="relative sd of one launch")
     parser.add_argument("--launches", type=int, default=40)
+    parser.add_argument("--until", type=int, default=0, help="go on so far without a hit")
     parser.add_argument("--workers", type=int, default=1, help="launches in flight")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--out", type=Path, help="append each sweep to this file")
+    parser.add_argument("--from", dest="given", type=Path, nargs="+", help="sweeps of --out")
+    parser.add_argument("--figure", type=Path, help="draw the comparison into this SVG file")
     options = parser.parse_args(argv)
-    landscapes = [str(options.landscape)] if options.landscape else options.landscapes
-    seeds, launches = options.seeds, options.launches
     if options.quick:
-        landscapes, seeds, launches = landscapes[1:3] or landscapes, 2, 20
-    jobs = [
-        (name, ",".join(options.samplers), seed, options.noise, launches, options.workers)
-        for name in landscapes
-        for seed in range(options.first_seed, options.first_seed + seeds)
-    ]
-    runs: list[Run] = []
-    if options.jobs > 1:
-        with ProcessPoolExecutor(options.jobs) as pool:
-            for found in pool.map(_job, jobs):
-                runs += found
-    else:
-        for job in jobs:
-            runs += _job(job)
-    runs = [
-        r for name in dict.fromkeys(r.landscape for r in runs) for r in runs if r.landscape == name
-    ]
+        options.landscapes, options.seeds, options.launches = options.landscapes[1:3], 2, 20
+    runs = read_runs(options.given) if options.given else _run(options)
+    seeds = {name: sum(r.sampler == name for r in runs) for name in {r.sampler for r in runs}}
     print(
-        f"{seeds} seeds, noise {100 * options.noise:g} %, {launches} launches, "
-        f"{options.workers} in flight\n"
+        f"noise {100 * options.noise:g} %, {options.launches} launches, {options.workers} in "
+        f"flight; sweeps: {', '.join(f'{n} {seeds[n]}' for n in ARMS if n in seeds)}\n"
     )
-    print("\n".join(table(runs, launches)))
+    print("\n".join(table(runs, options.launches)))
     print()
-    print("\n".join(f"- {line}" for line in ratios(runs, launches)))
+    print("\n".join(f"- {line}" for line in ratios(runs, options.launches)))
+    if options.figure:
+        options.figure.write_text(figure(runs, options.launches), encoding="utf-8")
     return 0 if all(math.isfinite(r.final) for r in runs) else 1
+
+
+def _run(options: argparse.Namespace) -> list[Run]:
+    """Run all sweeps, seed by seed, so that what is there early covers all landscapes."""
+    landscapes = [str(options.landscape)] if options.landscape else options.landscapes
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    jobs = [(name, options.samplers, seed, options) for seed in seeds for name in landscapes]
+    runs: list[Run] = []
+    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+        for found in pool.map(_job, jobs) if pool else map(_job, jobs):
+            runs += found
+            if options.out:
+                with options.out.open("a", encoding="utf-8") as out:
+                    out.writelines(json.dumps(asdict(run)) + "\n" for run in found)
+    return runs
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Return the sweeps that `--out` wrote."""
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Run(**json.loads(line)) for line in lines]
 
 
 if __name__ == "__main__":

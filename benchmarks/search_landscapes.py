@@ -21,7 +21,6 @@ from sweeper.records import (
     Measurement,
     Point,
     Purpose,
-    RequestTiming,
     Trial,
     TrialRecord,
     TrialState,
@@ -115,30 +114,18 @@ def _measured(
     step_s *= math.exp(rng.normal(0.0, noise * 0.66))
     # At noise 2 % 1,000 steps are drawn, which is 1.5 % of the accept length.
     sample = 1000 / len(kinds) * (0.02 / noise) ** 2 if noise else 0.0
-    requests = []
+    accepted: dict[str, tuple[int, ...]] = {}
     total_steps = 0.0
     for kind in kinds:
         length = means[kind]
-        histogram: tuple[int, ...] | None = None
         if truth.survival.get(kind):
             survive = np.array([1.0, *truth.survival[kind], 0.0])
             shares = np.maximum(survive[:-1] - survive[1:], 0.0)
             shares /= shares.sum()
             counts = rng.multinomial(round(sample), shares) if sample else 1e6 * shares
-            histogram = tuple(round(c) for c in counts)
+            accepted[kind] = tuple(round(c) for c in counts)
             length = float(np.arange(1, len(shares) + 1) @ counts / counts.sum())
         total_steps += MAX_TOKENS / length
-        requests.append(
-            RequestTiming(
-                workload=workload,
-                repeat=0,
-                prompt_id=kind,
-                prompt_kind=kind,
-                sent_ns=0,
-                output_tokens=MAX_TOKENS,
-                accepted_histogram=histogram,
-            )
-        )
     window_s = total_steps * step_s
     tokens = MAX_TOKENS * len(kinds)
     measurement = Measurement(
@@ -149,13 +136,13 @@ def _measured(
         output_tokens=tokens,
         output_tok_s=tokens / window_s,
         accept_length=tokens / total_steps if truth.survival else None,
+        accepted_by_kind=accepted or None,
         step_time_ms=1000 * step_s,
     )
     return TrialRecord(
         trial=trial,
         state=TrialState.COMPLETE,
         measurements=(measurement,),
-        requests=tuple(requests),
         host=HostFacts(host="bench", slot="0"),
         started_at="2026-01-01T00:00:00+00:00",
         phases_s={"start": start_s, "measure": window_s, "stop": 5.0},

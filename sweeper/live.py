@@ -3,20 +3,22 @@
 records, running trials, status --Live.numbers--> SweepNumbers --Executor.publish--> dashboards
 slots busy and free, when      --Live.note--> the share of the slots' time that had a trial
 
-A call costs the new records only, but for the best setting, which is looked for now and then.
+A call costs the new records only, but for the best setting, which costs all of them: it is looked
+for as often as that takes a small share of the time.
 """
 
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.cluster import Status, SweepNumbers
-from sweeper.objective import baseline, best, standings
+from sweeper.objective import Standing, baseline, best, standings
 from sweeper.records import Purpose, Trial, TrialRecord
 from sweeper.study import Study
 
-#: Real seconds between two searches for the best setting.
-BEST_EVERY_S = 5.0
+#: Share of the driver's time that the search for the best setting may take.
+BEST_SHARE = 0.02
 
 
 @dataclass
@@ -26,17 +28,22 @@ class Live:
     Attributes:
         study: The study.
         settings: Keys of all settings that can be launched; None where they are too many.
+        kind: The kind of hardware; empty where there is none.
+        clock_s: Real monotonic seconds, for what a search for the best setting takes.
     """
 
     study: Study
     settings: Collection[str] | None
+    kind: str = ""
+    clock_s: Callable[[], float] = time.monotonic
     _seen: int = 0
     _outcomes: Counter[str] = field(default_factory=Counter)
     _phases_s: dict[str, float] = field(default_factory=dict)
     _launched: set[str] = field(default_factory=set)
     _gpu_hours: float = 0.0
-    _best_at_s: float | None = None
-    _best: tuple[float | None, float | None] = (None, None)
+    _leaders: tuple[Standing | None, Standing | None] = (None, None)
+    _looked_at: int = 0
+    _look_again_s: float = float("-inf")
     _busy_s: float = 0.0
     _all_s: float = 0.0
     _noted: tuple[float, int, int] | None = None
@@ -90,9 +97,7 @@ class Live:
         """
         self._take(records[self._seen :])
         self._seen = len(records)
-        if self._best_at_s is None or now_s - self._best_at_s >= BEST_EVERY_S or not running:
-            self._best_at_s = now_s
-            self._best = _best(records, self.study)
+        base, top = self.leaders(records, now_s=now_s, at_once=not running)
         launches = self._outcomes.total() + len(running)
         budget = self.study.budget
         hours = sum(self._phases_s.values()) / 3600.0
@@ -108,17 +113,43 @@ class Live:
             running=len(running),
             launches_left=max(budget.launches - launches, 0),
             settings_left=left,
-            best_tok_s=self._best[0],
-            baseline_tok_s=self._best[1],
+            best_tok_s=self._speed(top),
+            baseline_tok_s=self._speed(base),
             phases_s=dict(self._phases_s),
             gpu_hours=self._gpu_hours,
             gpu_hours_left=None
             if budget.hours is None
             else max(budget.hours - hours, 0.0) * max(self.study.engine.gpus, 1),
             busy_share=self.busy_share,
+            slots_s=self._all_s,
             slots_lost=lost,
             slots=dict(status),
         )
+
+    def leaders(
+        self, records: Sequence[TrialRecord], *, now_s: float, at_once: bool
+    ) -> tuple[Standing | None, Standing | None]:
+        """Return the baseline and the best setting, as of the last search for them.
+
+        Args:
+            records: Finished trials; each call's begin with the last one's.
+            now_s: Real monotonic seconds.
+            at_once: Whether it must be as of now.
+        """
+        if len(records) != self._looked_at and (at_once or now_s >= self._look_again_s):
+            begun_s = self.clock_s()
+            found = standings(records, self.study.objectives, self.study.slos)
+            self._leaders = baseline(found), best(found, self.study.objectives)
+            self._looked_at = len(records)
+            self._look_again_s = now_s + (self.clock_s() - begun_s) / BEST_SHARE
+        return self._leaders
+
+    def _speed(self, standing: Standing | None) -> dict[str, float]:
+        record = standing.records[-1] if standing is not None else None
+        workload = self.study.objectives[0].workload
+        measurement = record.measurement(workload) if record is not None else None
+        speed = measurement.output_tok_s if measurement is not None else None
+        return {} if speed is None else {self.kind: speed}
 
     def _take(self, records: Sequence[TrialRecord]) -> None:
         for record in records:
@@ -139,15 +170,3 @@ def _state(running: Sequence[Trial], stopping: bool) -> str:
         return "ended"
     confirming = any(t.purpose is Purpose.CONFIRM for t in running)
     return "confirming" if confirming else "searching"
-
-
-def _best(records: Sequence[TrialRecord], study: Study) -> tuple[float | None, float | None]:
-    """Return the output speed of the best setting and of the baseline."""
-    found = standings(records, study.objectives, study.slos)
-    workload = study.objectives[0].workload
-    speeds = []
-    for standing in (best(found, study.objectives), baseline(found)):
-        record = standing.records[-1] if standing is not None else None
-        measurement = record.measurement(workload) if record is not None else None
-        speeds.append(measurement.output_tok_s if measurement is not None else None)
-    return speeds[0], speeds[1]

@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from sweeper.errors import UserError
 from sweeper.records import Measurement, Purpose, TrialRecord, TrialState
@@ -165,25 +165,22 @@ def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
     return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
 
 
-def corrected(
-    record: TrialRecord, objectives: Sequence[Objective], trends: Sequence[Trend]
-) -> tuple[float, ...] | None:
-    """Return the objectives' numbers as on the node at its own level; None as `values` does."""
-    found = values(record, objectives)
-    if found is None:
-        return None
-    return tuple(
-        v / t.factor(sample(record, o)) for v, o, t in zip(found, objectives, trends, strict=True)
-    )
+@dataclass(slots=True)
+class _Numbers:
+    """One record's number of each objective, as it was measured and as a sample."""
 
+    record: TrialRecord
+    values: tuple[float, ...]
+    samples: tuple[Sample | None, ...]
 
-def trusted(
-    records: Sequence[TrialRecord], objectives: Sequence[Objective], trends: Sequence[Trend]
-) -> Sequence[TrialRecord]:
-    """Return the records around which the node did not jump; all where it did around each."""
-    pairs = list(zip(objectives, trends, strict=True))
-    sure = [r for r in records if not any(t.doubt(sample(r, o)) for o, t in pairs)]
-    return sure or records
+    def doubted(self, trends: Sequence[Trend]) -> bool:
+        """Tell whether the node leaves one of them open."""
+        return any(t.doubt(s) for s, t in zip(self.samples, trends, strict=True))
+
+    def corrected(self, trends: Sequence[Trend]) -> tuple[float, ...]:
+        """Return them as on the node at its own level."""
+        three = zip(self.values, self.samples, trends, strict=True)
+        return tuple(v / t.factor(s) for v, s, t in three)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,57 +233,67 @@ class Standing:
 def standings(
     records: Iterable[TrialRecord], objectives: Sequence[Objective], slos: Sequence[Slo] = ()
 ) -> list[Standing]:
-    """Return one standing for each setting that has a complete trial, in order of first trial."""
-    groups: dict[str, list[TrialRecord]] = {}
+    """Return one standing for each setting that has a complete trial, in order of first trial.
+
+    Launches around which the node jumped, or whose slot nobody knows, count only where a setting
+    has no others.
+    """
+    groups: dict[str, list[_Numbers]] = {}
     for record in sorted(records, key=lambda r: r.trial.number):
-        if values(record, objectives) is not None:
-            groups.setdefault(record.trial.launch.key, []).append(record)
-    trends = [trend([r for group in groups.values() for r in group], o) for o in objectives]
-    base_keys = baseline_keys(r for group in groups.values() for r in group)
-    rubbish = max((_degenerate(r) for k in base_keys for r in groups[k]), default=None)
-    found = []
+        if (found := values(record, objectives)) is not None:
+            samples = tuple(sample(record, o) for o in objectives)
+            numbers = _Numbers(record, found, samples)
+            groups.setdefault(record.trial.launch.key, []).append(numbers)
+    base_keys = baseline_keys(n.record for group in groups.values() for n in group)
+    trends = [
+        trend_of([s for k in groups if k in base_keys for n in groups[k] if (s := n.samples[i])])
+        for i in range(len(objectives))
+    ]
+    rubbish = max((_degenerate(n.record) for k in base_keys for n in groups[k]), default=None)
+    result = []
     for key, group in groups.items():
         plain = Standing(
-            key=key, records=tuple(group), values=(), is_baseline=key in base_keys, broken=()
+            key=key,
+            records=tuple(n.record for n in group),
+            values=(),
+            is_baseline=key in base_keys,
+            broken=(),
         )
-        sure = trusted(plain.judged, objectives, trends)
-        rows = [v for r in sure if (v := corrected(r, objectives, trends)) is not None]
-        broken = [broken_slos(r, slos) for r in plain.judged]
+        judged = [n for n in group if n.record.trial.purpose is Purpose.CONFIRM] or group
+        sure = [n for n in judged if not n.doubted(trends)] or judged
+        rows = [n.corrected(trends) for n in sure]
+        broken = [broken_slos(n.record, slos) for n in judged]
         faults = broken[-1] if sum(map(bool, broken)) * 2 > len(broken) else ()
-        worst = max(_degenerate(r) for r in group)
+        worst = max(_degenerate(n.record) for n in group)
         if rubbish is not None and key not in base_keys and worst > rubbish + DEGENERATE_MARGIN:
             faults = (*faults, f"{worst:.0%} of the answers are broken")
-        found.append(
-            Standing(
-                key=key,
-                records=plain.records,
+        result.append(
+            replace(
+                plain,
                 values=tuple(statistics.median(column) for column in zip(*rows, strict=True)),
-                is_baseline=plain.is_baseline,
                 broken=faults,
-                error=_error(sure, objectives[0]) if objectives else 0.0,
+                error=_error([n.samples[0] for n in sure]) if objectives else 0.0,
             )
         )
-    return found
+    return result
 
 
 def _degenerate(record: TrialRecord) -> float:
     return max((m.degenerate_share or 0.0 for m in record.measurements), default=0.0)
 
 
-def _error(records: Sequence[TrialRecord], objective: Objective) -> float:
+def _error(samples: Sequence[Sample | None]) -> float:
     """Return the relative standard error of a setting's number.
 
     Launches differ by LAUNCH_NOISE; passes by 1.4826 times the median distance of their
     logarithms from their median, which one bad pass does not move.
     """
-    logs = [
-        math.log(v) for r in records if (s := sample(r, objective)) is not None for v in s.passes
-    ]
+    logs = [math.log(v) for s in samples if s is not None for v in s.passes]
     if not logs:
         return 0.0
     middle = statistics.median(logs)
     spread = 1.4826 * statistics.median(abs(x - middle) for x in logs) if len(logs) > 2 else 0.0
-    return math.sqrt(LAUNCH_NOISE**2 / len(records) + spread**2 / len(logs))
+    return math.sqrt(LAUNCH_NOISE**2 / len(samples) + spread**2 / len(logs))
 
 
 def dominates(a: Sequence[float], b: Sequence[float], objectives: Sequence[Objective]) -> bool:

@@ -120,6 +120,8 @@ class Workload:
         ignore_eos: Whether answers always have `max_tokens` tokens.
         route: The streaming route: "generate", "completions" or "chat".
         seed: Seed of arrivals and salts.
+        chat_template: Whether the plain routes send prompts in the server's chat template:
+            "auto" where it has one, "always", or "never".
     """
 
     name: str
@@ -136,6 +138,7 @@ class Workload:
     seed: int = 0
     arrivals: str | None = None
     ramp_s: float = 0.0
+    chat_template: str = "auto"
 
     def __post_init__(self) -> None:
         loads = (self.concurrency, self.request_rate, self.arrivals)
@@ -253,7 +256,8 @@ class Measurement:
         failed_requests: Requests that did not.
         concurrency: Streams asked for; None in an open loop.
         achieved_concurrency: Mean number of requests in flight over the window.
-        window_s: From the first send to the last token.
+        window_s: From the first send to the last token; with `duration_s` from the ramp's end
+            to the deadline.
         prompt_tokens: Sum over good requests.
         cached_tokens: Sum over good requests; None where the server does not say.
         output_tokens: Sum over good requests.
@@ -272,12 +276,15 @@ class Measurement:
         accept_rate: Accepted share of the drafted tokens; None if unknown.
         accepted_histogram: Sum over requests.
         accepted_by_position: Index j: share of steps in which draft position j was accepted.
+        accepted_by_kind: Prompt kind -> the histogram over its requests; JSON in the table.
         step_time_ms: Time of one draft-and-verify round of a stream.
         client_cpu_share: CPU time of the client by window, 1 is a whole core.
         no_graph_share: Share of the log's decode lines without a CUDA graph; None if none says.
         retractions: Requests sent back because the KV pool was full; None without a log.
         answers_equal_share: Share of greedy answers equal to the baseline's; None if not compared.
         degenerate_share: Share of answers that are empty, broken or loop; None if not looked at.
+        chat_template: Whose chat template the prompts stood in: "server", "prompts" that bring
+            one, "partly" for some, or "none"; None if unknown.
     """
 
     workload: str
@@ -310,12 +317,14 @@ class Measurement:
     accept_rate: float | None = None
     accepted_histogram: tuple[int, ...] | None = None
     accepted_by_position: tuple[float, ...] | None = None
+    accepted_by_kind: Mapping[str, tuple[int, ...]] | None = None
     step_time_ms: float | None = None
     client_cpu_share: float | None = None
     no_graph_share: float | None = None
     retractions: int | None = None
     answers_equal_share: float | None = None
     degenerate_share: float | None = None
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,7 @@ class Study:
     sampler: str = "auto"
     seed: int = 0
     limits: Limits = field(default_factory=Limits)
+    _baseline: Launch | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def simulated(self) -> bool:
@@ -197,6 +198,13 @@ class Study:
 
     def baseline_launch(self) -> Launch:
         """Return the canonical launch of the baseline."""
+        if self._baseline is None:
+            # Asked for several times before each launch, so it is made once.
+            object.__setattr__(self, "_baseline", self._make_baseline())
+        assert self._baseline is not None
+        return self._baseline
+
+    def _make_baseline(self) -> Launch:
         kept = {
             name: value
             for name, value in self.engine.flags.items()

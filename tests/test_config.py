@@ -53,7 +53,7 @@ def test_each_shipped_space_loads_and_has_something_to_launch(name: str) -> None
     study = load_study(shipped_spaces()[name]).resolved(gpus_present=False)
     plan = make_plan(study)
     assert plan.complete
-    assert len(plan.settings) > 20
+    assert len(plan.settings) >= 10
     keys = {launch.key for _, launch in plan.settings.values()}
     assert keys == set(plan.settings)
     assert study.baseline_launch().key not in keys

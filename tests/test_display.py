@@ -23,6 +23,7 @@ from sweeper.terminal.display import (
     LiveDisplay,
     PlainDisplay,
     View,
+    best_line,
     make_display,
     print_table,
     record_line,
@@ -96,6 +97,7 @@ def view(study: Study, records: list[TrialRecord], **more: object) -> View:
         "launches": len(records),
         "elapsed_s": 754.0,
         "seconds_left": 600.0,
+        "best": (best_line(records, study),),
     }
     return View(**{**given, **more})  # type: ignore[arg-type]
 

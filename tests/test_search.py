@@ -311,6 +311,7 @@ def test_a_plan_says_what_would_be_done_and_starts_nothing(tmp_path: Path) -> No
     assert "4160 distinct settings" in done.stdout
     assert "840  constraint: draft_tokens <= 1 + topk" in done.stdout
     assert "hours of engine time for" in done.stdout
+    assert "until a setting within 1 % of the best was launched" in done.stdout
     assert "SIMULATED" in done.stdout
     assert not list(tmp_path.iterdir())
 

@@ -98,6 +98,17 @@ def test_histograms_of_unequal_length_are_pooled() -> None:
     assert measured.accept_rate == pytest.approx(5 / 18)
 
 
+def test_histograms_are_pooled_by_prompt_kind() -> None:
+    requests = [
+        timing(prompt_kind="code", verify_steps=3, accepted_histogram=(0, 1, 2)),
+        timing(prompt_kind="chat", sent_ms=500, verify_steps=3, accepted_histogram=(3,)),
+        timing(prompt_kind="code", sent_ms=900, verify_steps=2, accepted_histogram=(1, 1)),
+    ]
+    measured = summarize(requests, workload=WORKLOAD, gpus=1)
+    assert measured.accepted_by_kind == {"chat": (3,), "code": (1, 2, 2)}
+    assert measured.accepted_histogram == (4, 2, 2)
+
+
 def test_a_draft_that_is_never_accepted_has_length_one_and_no_invented_rate() -> None:
     request = timing(verify_steps=9, accepted_histogram=(9,))
     measured = summarize([request], workload=WORKLOAD, gpus=1)
@@ -147,15 +158,6 @@ def test_the_window_runs_from_first_send_to_last_token_over_repeats() -> None:
     measured = summarize(requests, workload=WORKLOAD, gpus=1)
     assert measured.window_s == pytest.approx(0.76)
     assert measured.repeats_tok_s == pytest.approx((20 / 0.38, 20 / 0.38))
-
-
-def test_passes_of_a_duration_are_one_window() -> None:
-    workload = dataclasses.replace(WORKLOAD, repeats=None, duration_s=1.0)
-    requests = [timing(sent_ms=s, repeat=r) for r, s in ((0, 0), (0, 5), (1, 100))]
-    measured = summarize(requests, workload=workload, gpus=1)
-    assert measured.window_s == pytest.approx(0.29)
-    assert measured.repeats_tok_s == pytest.approx((30 / 0.29,))
-    assert measured.achieved_concurrency == pytest.approx(0.57 / 0.29)
 
 
 def test_failed_requests_are_counted_and_not_credited() -> None:

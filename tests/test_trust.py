@@ -1,211 +1,22 @@
-"""Whether the answer can be trusted on nodes that drift, throttle or are noisy.
+"""Whether the answer can be trusted on nodes that drift, throttle, are noisy or are unlike.
 
-Whole sweeps without servers: the real agenda, confirmation and verdict over records drawn from the
-simulated server's cost model. Settings are asked for in a seeded random order, which finds them no
-better than it must.
+A hundred whole sweeps of each kind (`trusting.py`).
 """
 
-import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from statistics import median
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from sweeper.config import parse_study
-from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
-from sweeper.engines.simulated.cost import Nccl, Setting, request_s
-from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.agenda import Ledger, next_trial
-from sweeper.planning.plan import make_plan
-from sweeper.records import (
-    HostFacts,
-    Launch,
-    Measurement,
-    Point,
-    ServerFacts,
-    Trial,
-    TrialRecord,
-    TrialState,
-)
-from sweeper.study import Study
-
-SPACE = """\
-study: trust
-engine:
-  kind: simulated
-  model: /models/target
-  gpus: 8
-  flags: {tp-size: 8, speculative-algorithm: EAGLE3}
-baseline: {every: 5}
-parameters:
-  draft:
-    flag: speculative-draft-model-path
-    choices: {ours: /models/ours, aq-medai: /models/aq-medai}
-  steps: {flag: speculative-num-steps, values: [1, 2, 3, 5]}
-  topk: {flag: speculative-eagle-topk, values: [1]}
-  draft_tokens: {flag: speculative-num-draft-tokens, values: [9], when: steps > 9, otherwise: steps + 1}
-  nccl:
-    choices:
-      default: {}
-      ring-ll: {env: {NCCL_ALGO: Ring, NCCL_PROTO: LL}}
-      ring-simple: {env: {NCCL_ALGO: Ring, NCCL_PROTO: Simple}}
-workloads: [{name: single, max_tokens: 500, repeats: REPEATS}]
-objectives: [{maximize: output_tok_s}]
-budget: {launches: 38, confirm: 9}
-"""
-BEGIN = datetime(2026, 11, 29, 20, 0, tzinfo=UTC)
-CALIBRATION = CALIBRATIONS["kimi-k2.5-later"]
-RUNS = 100
-#: Launch -> factor on times.
-Weather = Callable[[int], float]
-
-
-def steady(_: int) -> float:
-    return 1.0
-
-
-def drifting(launch: int) -> float:
-    """Lose a tenth of the speed over the sweep."""
-    return 1.0 + 0.1 * launch / 37
-
-
-def swinging(launch: int) -> float:
-    """Swing by a tenth, from the best to the worst and back, over the sweep."""
-    return 1.0 + 0.05 * math.sin(2 * math.pi * launch / 38)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A machine and its chance.
-
-    Attributes:
-        weather: How its speed changes over launches.
-        launch_sigma: Relative standard deviation of launches.
-        request_sigma: Relative standard deviation of requests.
-        equal: Whether all settings are as fast as the baseline.
-    """
-
-    weather: Weather = steady
-    launch_sigma: float = 0.006
-    request_sigma: float = 0.008
-    equal: bool = False
-
-
-def cost_setting(launch: Launch) -> Setting:
-    steps = launch.flags.get("speculative-num-steps")
-    nccl = Nccl(
-        algo=launch.env.get("NCCL_ALGO", "").upper() or None,
-        proto=launch.env.get("NCCL_PROTO", "").upper() or None,
-    )
-    if not isinstance(steps, int):
-        return Setting(nccl=nccl)
-    draft = str(launch.flags["speculative-draft-model-path"]).rpartition("/")[2]
-    return Setting(draft=draft, steps=steps, draft_tokens=steps + 1, nccl=nccl)
-
-
-def times_s(launch: Launch, node: Node) -> np.ndarray:
-    """Return the true time of a request of each kind."""
-    setting = Setting() if node.equal else cost_setting(launch)
-    return np.array([request_s(CALIBRATION, setting, kind) for kind in KINDS])
-
-
-def measured(trial: Trial, node: Node, repeats: int, rng: np.random.Generator) -> TrialRecord:
-    slower = node.weather(trial.number) * math.exp(rng.normal(0, node.launch_sigma))
-    noise = np.exp(rng.normal(0, node.request_sigma, size=(repeats, len(KINDS))))
-    passes_s = (times_s(trial.launch, node) * slower * noise).sum(axis=1)
-    speeds = tuple(float(500 * len(KINDS) / s) for s in passes_s)
-    return TrialRecord(
-        trial=trial,
-        state=TrialState.COMPLETE,
-        measurements=(
-            Measurement(
-                workload="single",
-                requests=repeats * len(KINDS),
-                output_tok_s=median(speeds),
-                repeats_tok_s=speeds,
-            ),
-        ),
-        server=ServerFacts(version="0.5.23", flags={}, rewritten={}, simulated=True),
-        host=HostFacts(host="node", slot="slot-0"),
-        started_at=(BEGIN + timedelta(minutes=20 * trial.number)).isoformat(),
-        phases_s={"start": 600.0, "measure": 300.0},
-        log="x.log",
-    )
-
-
-def sweep(study: Study, node: Node, seed: int) -> tuple[Verdict, list[TrialRecord]]:
-    """Run a whole sweep, each trial in a moment."""
-    rng = np.random.default_rng(seed)
-    settings = list(make_plan(study).settings.items())
-    order = [settings[i] for i in rng.permutation(len(settings))]
-
-    def ask(taken: Collection[str]) -> Point | None:
-        return next((point for key, (point, _) in order if key not in taken), None)
-
-    records: list[TrialRecord] = []
-    while True:
-        ledger = Ledger(study=study, records=records, running=(), next_number=len(records))
-        trial = next_trial(ledger, ask)
-        if trial is None:
-            return judge(records, study), records
-        records.append(measured(trial, node, study.workloads[0].repeats or 1, rng))
-
-
-def study_of(repeats: int, **budget: object) -> Study:
-    study = parse_study(SPACE.replace("REPEATS", str(repeats)), "space.yaml")
-    return replace(study, budget=replace(study.budget, **budget))  # type: ignore[arg-type]
-
-
-def throttled(seed: int) -> Weather:
-    """Lose 15 % for six launches, somewhere."""
-    begin = int(np.random.default_rng(seed + 999).integers(0, 30))
-    return lambda launch: 1.15 if begin <= launch < begin + 6 else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcomes:
-    """How all runs ended.
-
-    Attributes:
-        right: The winner truly beats the baseline and is within 1 % of the best setting.
-        none: No winner.
-        wrong: Another winner.
-    """
-
-    right: int
-    none: int
-    wrong: int
-
-
-def play(study: Study, node_of: Callable[[int], Node]) -> Outcomes:
-    """Run RUNS sweeps."""
-    plan = make_plan(study)
-    right = none = 0
-    for seed in range(RUNS):
-        node = node_of(seed)
-        verdict, _ = sweep(study, node, seed)
-        if not verdict.beats_baseline or verdict.winner is None:
-            none += 1
-            continue
-        truths = {k: 1 / times_s(launch, node).sum() for k, (_, launch) in plan.settings.items()}
-        base = 1 / times_s(study.baseline_launch(), node).sum()
-        won = truths[verdict.winner.key]
-        right += bool(won > base * 1.0001 and won >= 0.99 * max(truths.values()))
-    return Outcomes(right=right, none=none, wrong=RUNS - right - none)
+from tests.trusting import Node, drifting, play, study_of, swinging, throttled
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "repeats"),
     [
-        pytest.param(lambda _: Node(), 3, id="steady", marks=pytest.mark.long),
+        pytest.param(lambda _: Node(), 3, id="steady"),
         pytest.param(lambda _: Node(weather=drifting), 3, id="drifts by 10 %"),
-        pytest.param(
-            lambda _: Node(weather=swinging), 3, id="swings by 10 %", marks=pytest.mark.long
-        ),
+        pytest.param(lambda _: Node(weather=swinging), 3, id="swings by 10 %"),
         pytest.param(lambda seed: Node(weather=throttled(seed)), 3, id="throttles"),
         pytest.param(lambda _: Node(request_sigma=0.15), 60, id="15 % noise, 300 requests"),
     ],
@@ -218,7 +29,7 @@ def test_the_right_setting_wins_whatever_the_node_does(
     assert outcomes.wrong <= 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "node",
     [
@@ -237,18 +48,53 @@ def test_too_much_noise_for_the_budget_gives_no_winner_rather_than_a_wrong_one(
 @pytest.mark.parametrize(
     "node",
     [
-        pytest.param(lambda _: Node(equal=True), id="steady", marks=pytest.mark.long),
+        pytest.param(lambda _: Node(equal=True), id="steady"),
         pytest.param(lambda _: Node(equal=True, launch_sigma=0.01), id="launches differ by 1 %"),
         pytest.param(lambda _: Node(equal=True, weather=drifting), id="drifts by 10 %"),
         pytest.param(
             lambda seed: Node(equal=True, weather=throttled(seed)),
             id="throttles",
-            marks=pytest.mark.long,
         ),
-        pytest.param(
-            lambda _: Node(equal=True, request_sigma=0.15), id="15 % noise", marks=pytest.mark.long
-        ),
+        pytest.param(lambda _: Node(equal=True, request_sigma=0.15), id="15 % noise"),
     ],
 )
 def test_an_equal_baseline_is_rarely_beaten(node: Callable[[int], Node], confirm: int) -> None:
+    assert play(study_of(3, confirm=confirm), node).none >= 95
+
+
+UNLIKE = (1.0, 1.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("node", "launches", "confirm"),
+    [
+        pytest.param(lambda _: Node(slots=UNLIKE), 42, 12, id="shared out"),
+        pytest.param(lambda _: Node(slots=UNLIKE), 40, 9, id="on one slot"),
+        pytest.param(lambda _: Node(slots=UNLIKE, weather=drifting), 42, 12, id="drift too"),
+        pytest.param(lambda _: Node(slots=(1.0, 1.05, 0.97, 1.02)), 46, 12, id="four slots"),
+    ],
+)
+def test_the_right_setting_wins_on_unlike_slots(
+    node: Callable[[int], Node], launches: int, confirm: int
+) -> None:
+    outcomes = play(study_of(3, launches=launches, confirm=confirm), node)
+    assert outcomes.right >= 95
+    assert outcomes.wrong <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("confirm", [0, 9, 12])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(lambda _: Node(equal=True, slots=UNLIKE), id="two slots"),
+        pytest.param(lambda _: Node(equal=True, slots=UNLIKE[::-1]), id="the first one slower"),
+        pytest.param(
+            lambda _: Node(equal=True, slots=UNLIKE, launch_sigma=0.01),
+            id="launches differ by 1 %",
+        ),
+    ],
+)
+def test_a_quick_slot_is_no_quick_setting(node: Callable[[int], Node], confirm: int) -> None:
     assert play(study_of(3, confirm=confirm), node).none >= 95

@@ -30,6 +30,8 @@ _WORKLOADS = {
     ),
 }
 _PROBE_S = 10.0
+#: Options that stand for the workload's field of the same name.
+_GIVEN = ("prompts", "max_tokens", "warmup", "temperature", "route", "chat_template", "seed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, metavar="T", help="0 is greedy")
     add("--stop-at-eos", action="store_true", help="let answers end before --max-tokens")
     add("--route", choices=sorted(PATHS), help="which streaming route is used")
+    add("--chat-template", choices=("auto", "always", "never"), help="of the plain routes")
     add("--seed", type=int, metavar="N", help="seed of arrivals and intervals")
     add("--salt", metavar="TEXT", help="prefix of all prompts; random if left out")
     add("--model", metavar="NAME", help="instead of the one that /v1/models names")
@@ -130,9 +133,7 @@ def _workload(options: argparse.Namespace) -> Workload:
     if known is None:
         raise UserError(f"no workload {options.workload!r}; there are {', '.join(_WORKLOADS)}")
     given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("prompts", "max_tokens", "warmup", "temperature", "route", "seed")
-        if getattr(options, name) is not None
+        name: getattr(options, name) for name in _GIVEN if getattr(options, name) is not None
     }
     for names in (("concurrency", "request_rate", "arrivals"), ("repeats", "duration_s")):
         chosen = {name: getattr(options, name) for name in names}

@@ -19,8 +19,10 @@ from dataclasses import asdict, replace
 import aiohttp
 import uvloop
 
+from sweeper.bench.counters import read_counters
 from sweeper.bench.jobs import Advance, Job, Window, job_from_json, window_to_json
 from sweeper.bench.sending import open_session
+from sweeper.bench.template import Bodies, TemplateRefused
 from sweeper.bench.window import WindowRun
 from sweeper.clock import Clock
 
@@ -67,6 +69,7 @@ async def run_job(job: Job) -> Window:
 
     Raises:
         FlushRefused: The cache could not be emptied.
+        TemplateRefused: The server did not write the prompts in its chat template.
     """
     last: Advance | None = None
     turns = 0
@@ -79,14 +82,24 @@ async def run_job(job: Job) -> Window:
             _say({"event": "advance", **asdict(advance)})
 
     async with open_session(job) as session:
+        bodies = Bodies(job, session)
+        await bodies.prepare()
         flushed = await flush(session, job) if job.flush != "no" else False
+        asks = job.route != "generate"
+        before = await read_counters(session, job.url) if asks else None
         gc.collect()
         gc.disable()  # a collection would hold up every stamp
         try:
-            window = await WindowRun(job, session, tell).run()
+            window = await WindowRun(job, session, bodies, tell).run()
         finally:
             gc.enable()
-    return replace(window, flushed=flushed)
+            bodies.close()
+        window = replace(window, flushed=flushed, chat_template=bodies.chat_template)
+        after = await read_counters(session, job.url) if before else None
+    if before is None or after is None:
+        return window
+    during = after - before
+    return replace(window, counted_steps=during.verify_steps, counted_tokens=during.decoded)
 
 
 async def serve() -> None:
@@ -107,7 +120,7 @@ async def serve() -> None:
             return
         try:
             _say({"event": "window", **window_to_json(await running)})
-        except FlushRefused as refusal:
+        except (FlushRefused, TemplateRefused) as refusal:
             _say({"event": "refused", "reason": str(refusal)})
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+_DATA, _BLANK = b"data: ", b"\n\n"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -19,6 +20,15 @@ class EventStream:
 
     def feed(self, block: bytes) -> list[bytes]:
         """Take the next bytes and return the data of each event that they complete."""
+        if (
+            not self._data
+            and (not self._parts or self._parts == [b""])
+            and block.startswith(_DATA)
+            and block.endswith(_BLANK)
+            and block.count(b"\n") == 2
+            and b"\r" not in block
+        ):  # one whole event, as most blocks are
+            return [block[len(_DATA) : -len(_BLANK)]]
         self._parts.append(block)
         if b"\n" not in block and b"\r" not in block and not self._held_cr():
             return []

@@ -25,6 +25,8 @@ class Job:
         prompts: One pass, in order.
         salt: Makes the prompts of this launch and workload unlike all others.
         route: "generate", "completions" or "chat".
+        chat_template: "auto", "always" or "never": whether the plain routes send prompts in the
+            server's chat template.
         concurrency: Streams kept open; None with `request_rate`.
         request_rate: Requests an engine second; None with `concurrency`.
         arrivals_s: Engine seconds at which each prompt is sent; None without a trace.
@@ -50,6 +52,7 @@ class Job:
     prompts: tuple[Prompt, ...]
     salt: str = ""
     route: str = "generate"
+    chat_template: str = "never"
     concurrency: int | None = 1
     request_rate: float | None = None
     arrivals_s: tuple[float, ...] | None = None
@@ -83,6 +86,10 @@ class Window:
         wall_s: Real seconds while requests were open.
         flushed: Whether the server's cache was emptied before.
         given_up: Whether the window ended early, for failures or because nothing came any more.
+        chat_template: Whose chat template the prompts stood in, as in `records.Measurement`.
+        counted_steps: Verify steps by the server's counters, all ranks; None if it tells none or
+            if the answers tell more.
+        counted_tokens: Tokens that came of these, likewise.
     """
 
     timings: tuple[RequestTiming, ...]
@@ -93,6 +100,9 @@ class Window:
     wall_s: float = 0.0
     flushed: bool = False
     given_up: bool = False
+    chat_template: str = "none"
+    counted_steps: float | None = None
+    counted_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from sweeper.bench.workload import PATHS, WARMUP_SET, load_arrivals, load_prompt
 from sweeper.clock import Clock
 from sweeper.errors import BenchFailed, Failure, FailureClass, Stage, UserError
 from sweeper.records import Limits, Measurement, RequestTiming, Workload
-from sweeper.statistics.measurement import summarize
+from sweeper.statistics.measurement import summarize, with_acceptance
 
 #: More failed requests than this share, and the measurement is no good.
 MAX_FAILED_SHARE = 0.2
@@ -125,6 +125,7 @@ def measure(
         prompts=prompts,
         salt=f"{salt}/{workload.name}/{workload.seed}",
         route=workload.route,
+        chat_template=workload.chat_template,
         concurrency=workload.concurrency,
         request_rate=workload.request_rate,
         arrivals_s=times,
@@ -173,14 +174,25 @@ def measure(
     if failed > MAX_FAILED_SHARE * len(requests):
         raise _too_many(windows)
     drafted = [window.drafted_tokens for window in windows]
+    measurement = summarize(
+        requests,
+        workload=workload,
+        gpus=gpus,
+        drafted_tokens=None if None in drafted else sum(n or 0 for n in drafted),
+        client_cpu_share=_cpu_share(windows),
+    )
+    steps, tokens = (
+        None if None in counts else sum(n or 0.0 for n in counts)
+        for counts in (
+            [window.counted_steps for window in windows],
+            [window.counted_tokens for window in windows],
+        )
+    )
+    if steps and tokens and tokens >= steps:
+        measurement = with_acceptance(measurement, tokens / steps, "counters")
+    templates = {window.chat_template for window in windows}
     return (
-        summarize(
-            requests,
-            workload=workload,
-            gpus=gpus,
-            drafted_tokens=None if None in drafted else sum(n or 0 for n in drafted),
-            client_cpu_share=_cpu_share(windows),
-        ),
+        replace(measurement, chat_template=templates.pop() if len(templates) == 1 else "partly"),
         requests,
     )
 

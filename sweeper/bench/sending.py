@@ -7,6 +7,7 @@ total time (its own is 300 s).
 import asyncio
 import contextlib
 import errno
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,10 +16,13 @@ import aiohttp
 
 from sweeper.bench.jobs import Job
 from sweeper.bench.streams import StreamFault
+from sweeper.bench.wire import StampingConnector, StampingHandler, handler_of
 from sweeper.bench.workload import Prompt
+from sweeper.clock import Clock
 
 #: What a server has after [DONE] to end the response, so that the connection can be used again.
 _END_S = 0.25
+_TAIL = 24
 _DONE_ENDS = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 
 
@@ -27,6 +31,7 @@ class Stream:
     """One request on its way; stamps are engine time from the clock's own origin.
 
     Attributes:
+        index: Its place in the pass.
         sent_ns: When its headers were written; before that, when it was made.
         moved_ns: When it was sent or last brought anything but a comment.
         blocks: Bytes as they arrived.
@@ -36,9 +41,10 @@ class Stream:
 
     prompt: Prompt
     repeat: int
-    body: bytes
+    index: int
     sent_ns: int
     moved_ns: int
+    body: bytes = b""
     blocks: list[bytes] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -70,11 +76,15 @@ def open_session(job: Job) -> aiohttp.ClientSession:
     trace.on_request_headers_sent.append(on_sent)
     return aiohttp.ClientSession(
         headers=headers,
-        # Idle connections are dropped before any usual server drops them (uvicorn: 5 s).
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=1.0),
+        connector=StampingConnector(stamps(job.time_scale)),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
         trace_configs=[trace],
     )
+
+
+def stamps(time_scale: float) -> Callable[[], int]:
+    """Return what reads engine time; the machine's own clock where the two are one."""
+    return time.monotonic_ns if time_scale == 1 else Clock(time_scale).now_ns
 
 
 async def send(
@@ -92,6 +102,9 @@ async def send(
             if response.status != 200:
                 said = (await response.content.read(300)).decode("utf-8", "replace")
                 stream.fail(StreamFault.REFUSED, f"HTTP {response.status}: {said}")
+                return
+            handler = handler_of(response)
+            if handler is not None and await _taken(stream, response, handler):
                 return
             next_block, tail = response.content.readany, b""
             while block := await next_block():
@@ -116,3 +129,44 @@ async def send(
         where = "in the middle" if headers_came else "before an answer"
         said = str(error) or type(error).__name__
         stream.fail(StreamFault.TRUNCATED, f"the connection broke {where}: {said}")
+
+
+async def _taken(
+    stream: Stream, response: aiohttp.ClientResponse, handler: StampingHandler
+) -> bool:
+    """Take in an answer as its chunks come; False if it cannot be taken so.
+
+    Raises:
+        aiohttp.ClientError: The connection broke before its end.
+    """
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ends = False
+    tail = b""
+
+    def on_piece(piece: bytes, stamp: int) -> None:
+        nonlocal tail, ends
+        stream.blocks.append(piece)
+        stream.stamps.append(stamp)
+        if piece[:1] != b":" or b"data:" in piece:
+            stream.moved_ns = stamp
+        tail = piece[-_TAIL:] if len(piece) >= _TAIL else (tail + piece)[-_TAIL:]
+        if b"[DONE]" in tail and not over.done():
+            ends = True
+            over.set_result(None)
+
+    def on_end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    if not handler.take_over(response.content, on_piece, on_end):
+        return False
+    await over
+    if ends and not response.content.is_eof():
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_END_S):
+                await response.content.read()
+        return True
+    broken = response.content.exception()
+    if isinstance(broken, aiohttp.ClientError | OSError):
+        raise broken
+    return True

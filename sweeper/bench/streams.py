@@ -16,6 +16,7 @@ from typing import Any
 from sweeper.bench.events import EventStream
 
 DONE = b"[DONE]"
+_SCAN = json.JSONDecoder().raw_decode
 #: Cumulative texts seen growing before a /generate stream counts as cumulative for good.
 _SURE_AFTER = 3
 
@@ -72,11 +73,11 @@ class AnswerReader:
         empty opening piece, a token that yields no whole character yet counts as well.
         """
         answer = self.answer
-        if data.strip() == DONE:
+        if data[:1] != b"{" and data.strip() == DONE:
             answer.done = True
             return False
         try:
-            event = json.loads(data)
+            event = _from_json(data)
         except ValueError:
             self._break(StreamFault.TRUNCATED, f"an event is not JSON: {_excerpt(data)}")
             return False
@@ -145,18 +146,29 @@ class AnswerReader:
 
     def _openai(self, event: Mapping[str, Any]) -> bool:
         answer = self.answer
-        self._usage(_mapping(event.get("usage")))
-        self._counts(_mapping(_mapping(event.get("sglext")).get("spec_tokens_details")))
+        # What nearly all pieces lack is asked for first: a stream has thousands of them.
+        if usage := event.get("usage"):
+            self._usage(_mapping(usage))
+        if more := event.get("sglext"):
+            self._counts(_mapping(_mapping(more).get("spec_tokens_details")))
         choices = event.get("choices")
         if not isinstance(choices, list) or not choices:
             return False
         choice = _mapping(choices[0])
-        self._usage(_mapping(choice.get("usage")))
-        self._counts(_mapping(choice.get("meta_info")))
-        self._counts(_mapping(_mapping(choice.get("sglext")).get("spec_tokens_details")))
+        if usage := choice.get("usage"):
+            self._usage(_mapping(usage))
+        if meta := choice.get("meta_info"):
+            self._counts(_mapping(meta))
+        if more := choice.get("sglext"):
+            self._counts(_mapping(_mapping(more).get("spec_tokens_details")))
         if choice.get("finish_reason"):
             answer.finish = str(choice["finish_reason"])
-        delta = _mapping(choice.get("delta"))
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            text = choice.get("text")
+            piece = text if isinstance(text, str) else ""
+            self._pieces.append(piece)
+            return bool(piece)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         parts = [choice.get("text"), reasoning, delta.get("content")]
         for call in delta.get("tool_calls") or ():
@@ -240,6 +252,20 @@ def read_stream(blocks: list[bytes]) -> tuple[Answer, list[int]]:
     for block in blocks:
         reading.take(block)
     return reading.end()
+
+
+def _from_json(data: bytes) -> Any:
+    """Return what `json.loads` does, in half its time for an object without blanks around it.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    try:
+        text = data.decode()
+        value, end = _SCAN(text)
+    except ValueError:
+        return json.loads(data)
+    return value if end == len(text) else json.loads(data)
 
 
 def _whole_characters(text: str) -> str:

@@ -9,7 +9,6 @@ Nothing bounds a request's whole time; what bounds a stream is that it must move
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
@@ -18,7 +17,8 @@ import aiohttp
 from sweeper.bench.jobs import Advance, Job, Window
 from sweeper.bench.sending import Stream, send
 from sweeper.bench.streams import Answer, StreamFault, StreamReading
-from sweeper.bench.workload import PATHS, arrivals, request_body, salted
+from sweeper.bench.template import Bodies, TemplateRefused
+from sweeper.bench.workload import PATHS, arrivals
 from sweeper.clock import Clock
 from sweeper.records import RequestTiming
 from sweeper.redaction import redact_text
@@ -36,14 +36,20 @@ class WindowRun:
     Args:
         job: What is sent.
         session: Where it is sent through.
+        bodies: Makes the requests' bodies.
         on_advance: Told how far it is, every quarter second.
     """
 
     def __init__(
-        self, job: Job, session: aiohttp.ClientSession, on_advance: Callable[[Advance], None]
+        self,
+        job: Job,
+        session: aiohttp.ClientSession,
+        bodies: Bodies,
+        on_advance: Callable[[Advance], None],
     ) -> None:
         self._job = job
         self._session = session
+        self._bodies = bodies
         self._on_advance = on_advance
         self._clock = Clock(job.time_scale)
         self._url = job.url.rstrip("/") + PATHS[job.route]
@@ -140,22 +146,22 @@ class WindowRun:
                 if over or self._given_up:
                     self._sent_all = True
                     return
-                body = request_body(
-                    salted(prompt, job.salt, repeat, index),
-                    route=job.route,
-                    model=job.model,
-                    max_tokens=job.max_tokens,
-                    temperature=job.temperature,
-                    ignore_eos=job.ignore_eos,
-                )
-                encoded = json.dumps(body).encode()
-                yield Stream(prompt, repeat, encoded, sent_ns=now_ns, moved_ns=now_ns)
+                yield Stream(prompt, repeat, index, sent_ns=now_ns, moved_ns=now_ns)
             if job.duration_s is None:
                 self._sent_all = True
                 return
 
     async def _follow(self, stream: Stream) -> None:
         """Send one request and see it to its end, whatever that is."""
+        try:
+            stream.body = await self._bodies.body(stream.prompt, stream.repeat, stream.index)
+        except TemplateRefused as refusal:
+            stream.fail(StreamFault.REFUSED, str(refusal))
+            self._ended.put_nowait(stream)
+            return
+        if self._job.duration_s is not None:
+            self._bodies.look_ahead(stream.repeat + 1, stream.index)
+        stream.sent_ns = stream.moved_ns = self._clock.now_ns()
         stream.task = asyncio.create_task(
             send(self._session, self._url, stream, self._clock.now_ns)
         )

@@ -131,11 +131,13 @@ def request_body(
     max_tokens: int,
     temperature: float,
     ignore_eos: bool,
+    ids: Sequence[int] | None = None,
 ) -> dict[str, object]:
     """Return the JSON body of one streaming request.
 
-    Chat leaves the template to the server. The plain routes know none: messages are written one
-    under the other, each behind its role.
+    Chat leaves the template to the server. The plain routes know none: they get `ids`, the token
+    ids of the whole, or where there are none the text, in which messages are written one under
+    the other, each behind its role.
     """
     if route == "generate":
         sampling = {
@@ -143,7 +145,8 @@ def request_body(
             "temperature": temperature,
             "ignore_eos": ignore_eos,
         }
-        return {"text": _plain(prompt), "stream": True, "sampling_params": sampling}
+        asked = {"text": _plain(prompt)} if ids is None else {"input_ids": list(ids)}
+        return {**asked, "stream": True, "sampling_params": sampling}
     body: dict[str, object] = {
         "model": model,
         "max_tokens": max_tokens,
@@ -154,9 +157,13 @@ def request_body(
         "return_spec_tokens_details": True,
     }
     if route == "completions":
-        return body | {"prompt": _plain(prompt)}
-    messages = list(prompt.messages) or [{"role": "user", "content": prompt.text}]
-    return body | {"messages": messages}
+        return body | {"prompt": _plain(prompt) if ids is None else list(ids)}
+    return body | {"messages": as_messages(prompt)}
+
+
+def as_messages(prompt: Prompt) -> list[Mapping[str, Any]]:
+    """Return a prompt as a chat; a plain one is what the person says."""
+    return list(prompt.messages) or [{"role": "user", "content": prompt.text}]
 
 
 def arrivals(rate: float, seed: str, ramp_s: float = 0.0) -> Iterator[float]:

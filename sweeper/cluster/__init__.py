@@ -4,6 +4,7 @@ Importing this package does not import Ray; `connect` does.
 """
 
 import os
+from collections.abc import Callable
 
 from sweeper.cluster.access import (
     check_results_stay,
@@ -13,7 +14,9 @@ from sweeper.cluster.access import (
 )
 from sweeper.cluster.base import Assignment, Cancelled, Executor, Outcome, Status, SweepNumbers
 from sweeper.cluster.inline import InlineExecutor
+from sweeper.cluster.metrics import merged
 from sweeper.cluster.nodes import Shape
+from sweeper.cluster.strata import OnHardware
 from sweeper.engines.base import Engine
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "Cancelled",
     "Executor",
     "InlineExecutor",
+    "OnHardware",
     "Outcome",
     "Status",
     "SweepNumbers",
@@ -28,6 +32,7 @@ __all__ = [
     "choose_address",
     "connect",
     "dashboard_line",
+    "merged",
 ]
 
 
@@ -42,6 +47,8 @@ def connect(
     nodes: int = 1,
     slots_per_node: int = 1,
     hardware: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Executor:
     """Start Ray on this machine, or join the cluster at `address`, and take its slots.
 
@@ -55,11 +62,14 @@ def connect(
             None ends those of every run of a study of this name.
         nodes: Nodes of one server.
         slots_per_node: Servers that share a node at most.
-        hardware: Name of the GPUs that earlier trials ran on. Slots of that kind are taken if
-            there are any, else those of the commonest kind; unlike ones are never mixed.
+        hardware: Name of the GPUs, or a part of it, to which the sweep is confined; None takes
+            slots of all kinds.
+        say: Told what is waited for.
+        stopped: Whether somebody wants an end of that.
 
     Raises:
-        UserError: The cluster cannot be reached, or no node has enough GPUs.
+        UserError: The cluster cannot be reached, no node has enough GPUs and none that has is
+            on its way, or none has GPUs of that name.
     """
     # Ray reads these when it is imported, so it is imported after they are set.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -78,4 +88,6 @@ def connect(
         address=address,
         folder=folder,
         hardware=hardware,
+        say=say,
+        stopped=stopped,
     )

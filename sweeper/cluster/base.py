@@ -9,10 +9,10 @@ A slot runs one trial at a time; whoever submits to a busy slot has a defect.
 from dataclasses import dataclass
 from typing import Protocol
 
+from sweeper.cluster.assignment import Assignment, Cancelled, Status
 from sweeper.cluster.metrics import SweepNumbers
-from sweeper.cluster.trial import Assignment, Cancelled, Status
 from sweeper.errors import SlotLost
-from sweeper.records import TrialRecord
+from sweeper.records import HostFacts, TrialRecord
 
 __all__ = ["Assignment", "Cancelled", "Executor", "Outcome", "Status", "SweepNumbers"]
 
@@ -26,12 +26,14 @@ class Outcome:
         assignment: What it was to run.
         record: The record; None if there is none.
         lost: Why there is no record; None for a cancelled trial.
+        host: Where it ran, for want of a record that says so; None if not known.
     """
 
     slot: str
     assignment: Assignment
     record: TrialRecord | None = None
     lost: SlotLost | None = None
+    host: HostFacts | None = None
 
 
 class Executor(Protocol):
@@ -41,9 +43,8 @@ class Executor(Protocol):
     def dashboard_url(self) -> str | None:
         """Where people can watch; None if nowhere."""
 
-    @property
-    def hardware(self) -> str | None:
-        """Name of the GPUs of all slots in service; None for servers without."""
+    def hardware_of(self, slot: str) -> str | None:
+        """Return the name of a slot's GPUs; None for servers without."""
 
     def free_slots(self) -> list[str]:
         """Return the slots that are alive and idle."""

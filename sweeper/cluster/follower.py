@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.clock import Clock
-from sweeper.cluster.trial import Assignment, runnable
+from sweeper.cluster.assignment import Assignment, runnable
 from sweeper.engines.base import Engine
 from sweeper.errors import Failure, LaunchFailed
 from sweeper.records import FlagValue

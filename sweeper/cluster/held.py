@@ -14,11 +14,14 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from sweeper.cluster.nodes import Shape
+from sweeper.cluster.assignment import Assignment, Status
+from sweeper.cluster.nodes import KIND, Shape
 from sweeper.cluster.slot import Follower, Owner, Slot
-from sweeper.cluster.trial import Assignment, Status
 from sweeper.records import HostFacts
 from sweeper.serving import ProcessId
+
+#: How much of a node's mark of its kind is asked for: as little as Ray counts.
+_SOME = 0.001
 
 
 @dataclass(slots=True)
@@ -27,6 +30,7 @@ class Held:
 
     Attributes:
         node: Its node; None where Ray chooses several.
+        kind: What kind of GPUs these several must have; None if Ray does not know kinds.
         gpu_name: Name of GPUs that are made up; None for real ones.
         sharing: Slots that share its node.
         actor: The leader; None while there is none.
@@ -45,6 +49,7 @@ class Held:
     """
 
     node: str | None
+    kind: str | None = None
     gpu_name: str | None = None
     sharing: int = 1
     actor: Any = None
@@ -77,7 +82,10 @@ class Held:
         if self.node is not None:
             place: Any = NodeAffinitySchedulingStrategy(self.node, soft=False)
         else:
-            bundles = [{"GPU": float(shape.gpus_per_node)}] * shape.nodes
+            bundle = {"GPU": float(shape.gpus_per_node)}
+            if self.kind is not None:
+                bundle[f"{KIND}{self.kind}"] = _SOME
+            bundles = [bundle] * shape.nodes
             self.group = placement_group(bundles, strategy="STRICT_SPREAD", name=name)
             place = self._bundle(0)
             self.followers = [

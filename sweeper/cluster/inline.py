@@ -5,17 +5,11 @@ import queue
 import threading
 from pathlib import Path
 
+from sweeper.cluster.assignment import Assignment, Cancelled, Status, host_name, run_mark
 from sweeper.cluster.base import Outcome
 from sweeper.cluster.metrics import SweepNumbers
 from sweeper.cluster.service import Service
-from sweeper.cluster.trial import (
-    Assignment,
-    Cancelled,
-    Status,
-    host_name,
-    run_mark,
-    run_trial,
-)
+from sweeper.cluster.trial import run_trial
 from sweeper.engines.base import Engine
 from sweeper.errors import SlotLost
 from sweeper.records import HostFacts, TrialRecord
@@ -48,9 +42,8 @@ class InlineExecutor:
 
     dashboard_url: str | None = None
 
-    @property
-    def hardware(self) -> str | None:
-        """Name of the GPUs."""
+    def hardware_of(self, slot: str) -> str | None:  # noqa: ARG002
+        """Return the name of the GPUs."""
         return self._host.gpu_name
 
     def free_slots(self) -> list[str]:
@@ -85,7 +78,10 @@ class InlineExecutor:
             pass
         except BaseException as error:  # noqa: BLE001 -- each assignment has one outcome
             lost = SlotLost(f"{type(error).__name__}: {error}")
-        self._done.put(Outcome(slot=slot, assignment=assignment, record=record, lost=lost))
+        outcome = Outcome(
+            slot=slot, assignment=assignment, record=record, lost=lost, host=self._host
+        )
+        self._done.put(outcome)
 
     def _end_leftovers(self, assignment: Assignment) -> None:
         """End servers that an earlier driver of this run could not."""

@@ -5,12 +5,13 @@ gpus 4, slots_per_node 2    two on each node of eight, with different GPUs of on
 gpus 16, nodes 2        one slot on two nodes of eight, one process of the server on each
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 #: Ray's resource that names a node's kind of GPU, "accelerator_type:H100".
-_KIND = "accelerator_type:"
+KIND = "accelerator_type:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def living(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
         if not node["Alive"]:
             continue
         resources = node["Resources"]
-        kinds = sorted(name[len(_KIND) :] for name in resources if name.startswith(_KIND))
+        kinds = sorted(name[len(KIND) :] for name in resources if name.startswith(KIND))
         found.append(
             Node(
                 id=node["NodeID"],
@@ -68,11 +69,11 @@ def living(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
 
 def refusal(nodes: Sequence[Node], shape: Shape) -> str | None:
     """Return why not even one slot fits, with what the cluster has; None if one does."""
-    enough = [n for n in nodes if n.gpus >= shape.gpus_per_node]
-    if len(enough) >= shape.nodes:
+    enough = Counter(n.kind for n in nodes if n.gpus >= shape.gpus_per_node)
+    if max(enough.values(), default=0) >= shape.nodes:
         return None
     has = ", ".join(str(gpus) for gpus in sorted((n.gpus for n in nodes), reverse=True)) or "none"
-    where = "one node" if shape.nodes == 1 else f"each of {shape.nodes} nodes"
+    where = "one node" if shape.nodes == 1 else f"each of {shape.nodes} nodes of one kind"
     return f"a server needs {shape.gpus_per_node} GPUs on {where}; the nodes of the cluster have: {has}"
 
 
@@ -97,13 +98,19 @@ def room(nodes: Sequence[Node], shape: Shape, taken: Mapping[str, int]) -> list[
     return found
 
 
-def groups(nodes: Sequence[Node], shape: Shape, having: int) -> int:
-    """Return how many more servers over several nodes fit.
+def groups(
+    nodes: Sequence[Node], shape: Shape, having: Mapping[str | None, int]
+) -> list[str | None]:
+    """Return the kind of each further server over several nodes that fits, all of one kind.
 
     Args:
         nodes: The living nodes.
         shape: What a server needs.
-        having: Servers that have their nodes.
+        having: Kind of nodes -> servers that have theirs.
     """
-    fitting = sum(n.gpus >= shape.gpus_per_node for n in nodes)
-    return max(fitting // shape.nodes - having, 0)
+    fitting = Counter(n.kind for n in nodes if n.gpus >= shape.gpus_per_node)
+    return [
+        kind
+        for kind, count in fitting.items()
+        for _ in range(count // shape.nodes - having.get(kind, 0))
+    ]

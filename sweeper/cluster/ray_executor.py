@@ -7,30 +7,27 @@
 What takes a slot out of service for good is in `service.py`.
 """
 
-import logging
 import os
 import time
-from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from sweeper.cluster import nodes
+from sweeper.cluster import placing, scaling
+from sweeper.cluster.assignment import Assignment, Status, host_name, run_mark
 from sweeper.cluster.base import Outcome
 from sweeper.cluster.held import Held
+from sweeper.cluster.joining import first_line, join
 from sweeper.cluster.metrics import Publisher, SweepNumbers
-from sweeper.cluster.nodes import Shape
+from sweeper.cluster.nodes import Node, Shape
 from sweeper.cluster.service import Service
 from sweeper.cluster.slot import Leftovers, Owner
-from sweeper.cluster.trial import Assignment, Status, host_name, run_mark
 from sweeper.engines.base import Engine
 from sweeper.errors import SlotLost, UserError
 from sweeper.serving import ProcessId
 
-NAMESPACE = "sweeper"
-#: Rows move through the object store, arrays never do; Ray's minimum is 75 MiB.
-_OBJECT_STORE_BYTES = 100 * 2**20
 _ACTOR_START_S = 120.0
 #: A slot answers from a thread of its own; one that does not for so long is stopped or stuck.
 _SILENT_S = 120.0
@@ -49,14 +46,14 @@ class RayExecutor:
         simulated: Whether GPUs are made up; on this machine's own Ray they need not be there.
         address: A cluster to join; None starts Ray on this machine, on loopback only.
         folder: The run's folder, absolute; see `connect`.
-        hardware: Name of the GPUs to prefer; see `connect`.
+        hardware: Name of the GPUs, or a part of it, to take slots of only; None for all kinds.
+        say: Told what is waited for.
+        stopped: Whether somebody wants an end of that.
         silent_s: Real seconds after which a slot that does not answer is given up.
 
-    Attributes:
-        hardware: Name of the GPUs of all slots in service; None for servers without.
-
     Raises:
-        UserError: The cluster cannot be reached, or no node has enough GPUs.
+        UserError: The cluster cannot be reached, no node has enough GPUs and none that has is
+            on its way, or none has GPUs of that name.
     """
 
     def __init__(
@@ -69,6 +66,8 @@ class RayExecutor:
         address: str | None,
         folder: str | None = None,
         hardware: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        stopped: Callable[[], bool] = lambda: False,
         silent_s: float = _SILENT_S,
     ) -> None:
         self._engine = engine
@@ -77,6 +76,7 @@ class RayExecutor:
         self._simulated = simulated
         self._address = address
         self._silent_s = silent_s
+        self._has_asked = False
         self._service = Service()
         self._slots: dict[str, Held] = {}
         self._looked_s = 0.0
@@ -85,61 +85,42 @@ class RayExecutor:
             self._leftovers = Leftovers(mark=run_mark(study, folder), logs=f"{folder}/logs")
         else:
             self._leftovers = Leftovers(mark=f"sweeper/{study}/")
-        self.hardware: str | None = None
+        self._wanted = hardware
+        #: The kinds of the sweep; None until all slots of its beginning have started.
+        self._kinds: frozenset[str | None] | None = None
         self.dashboard_url = self._init()
         self._publisher = Publisher()
         try:
-            self._find_slots()
-            self._wait_for_all(hardware)
+            self._has_asked = placing.make_room(
+                shape, joined=address is not None, say=say, stopped=stopped
+            )
+            self._add_slots(placing.alive())
+            self._wait_for_all()
         except BaseException:
             self.close()
             raise
 
     def _init(self) -> str | None:
         wanted = self._shape.gpus * self._shape.slots_per_node
-        return _init(self._address, wanted if self._simulated else None)
+        return join(self._address, wanted if self._simulated else None)
 
-    def _find_slots(self) -> None:
-        """Take the nodes that there are.
-
-        Raises:
-            UserError: Not one slot fits.
-        """
-        alive = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
-        why = nodes.refusal(alive, self._shape)
-        if why is not None:
-            raise UserError(why)
-        self._add_slots(alive)
-
-    def _add_slots(self, alive: list[nodes.Node]) -> None:
+    def _add_slots(self, alive: list[Node]) -> None:
         """Start slots wherever there is room for more."""
         self._looked_s = time.monotonic()
-        held = [h for n, h in self._slots.items() if n not in self._service.lost]
-        if self._shape.nodes > 1:
-            count = nodes.groups(alive, self._shape, len(held))
-            found = [Held(node=None, gpu_name=self._made_up(None)) for _ in range(count)]
-        else:
-            taken = Counter(h.node for h in self._slots.values() if h.node is not None)
-            found = [
-                Held(node=node.id, sharing=sharing, gpu_name=self._made_up(node.kind))
-                for node, sharing in nodes.room(alive, self._shape, taken)
-            ]
+        found = placing.new_slots(
+            alive, self._shape, self._slots, self._service.lost, simulated=self._simulated
+        )
         for one in found:
             name = f"slot-{len(self._slots)}"
             self._slots[name] = one
             self._service.add([name])
             self._start(name, self._leftovers)
 
-    def _made_up(self, kind: str | None) -> str | None:
-        if not self._simulated:
-            return None
-        return f"simulated {kind}" if kind else "simulated"
-
     def _look_for_nodes(self) -> None:
         """Take nodes that have joined since the last look, now and then."""
         if self._address is None or time.monotonic() - self._looked_s < _JOINED_S:
             return
-        alive = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
+        alive = placing.alive()
         ids = {node.id for node in alive}
         for name, held in self._slots.items():
             if held.node is not None and held.node not in ids and held.ref is None:
@@ -160,10 +141,11 @@ class RayExecutor:
         )
         held.start(self._study, self._shape, owner)
 
-    def _wait_for_all(self, hardware: str | None) -> None:
+    def _wait_for_all(self) -> None:
         """Wait until each slot is ready or lost: one that starts ends all leftovers on its host.
 
-        Then the commonest hardware is chosen; slots of another kind are left out of the sweep.
+        Raises:
+            UserError: Not one is ready.
         """
         while self._starting():
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
@@ -172,18 +154,24 @@ class RayExecutor:
         if not idle:
             why = "; ".join(f"{n}: {w}" for n, w in self._service.lost.items())
             raise UserError(f"no slot could be started: {why}")
-        kinds = Counter(f.gpu_name for n in idle if (f := self._slots[n].facts) is not None)
-        self.hardware = hardware if hardware in kinds else kinds.most_common(1)[0][0]
-        for name in idle:
-            self._check_hardware(name)
+        self._kinds = frozenset(map(self.hardware_of, idle))
 
     def _check_hardware(self, name: str) -> None:
-        """Leave out a slot whose numbers could not be compared with the others'."""
-        held = self._slots[name]
-        if held.facts is not None and held.facts.gpu_name != self.hardware:
-            has = held.facts.gpu_name
-            self._service.lose(name, f"other hardware: {has}, where the sweep has {self.hardware}")
-            held.end()
+        """Leave out a slot of a kind that is not wanted, or that nothing was planned for."""
+        held, has = self._slots[name], self.hardware_of(name)
+        if self._wanted is not None and self._wanted.lower() not in (has or "").lower():
+            why = f"it has {has or 'no GPUs'}, and {self._wanted} is asked for"
+        elif self._kinds is not None and has not in self._kinds:
+            why = f"{has} joined when the budget was divided; the next start takes it"
+        else:
+            return
+        self._service.lose(name, why)
+        held.end()
+
+    def hardware_of(self, slot: str) -> str | None:
+        """Return the name of a slot's GPUs; None for servers without."""
+        facts = self._slots[slot].facts
+        return facts.gpu_name if facts is not None else None
 
     def _starting(self) -> list[Any]:
         return [h.starting for h in self._slots.values() if h.starting is not None]
@@ -207,12 +195,11 @@ class RayExecutor:
                 if done:
                     held.facts, held.raylet = ray.get(held.starting)
                     held.starting = None
-                    if self.hardware is not None:
-                        self._check_hardware(name)
+                    self._check_hardware(name)
                 elif time.monotonic() - held.since_s > _ACTOR_START_S:
                     raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
             except RayError as error:
-                self._lose_actor(name, f"did not start: {_first_line(error)}")
+                self._lose_actor(name, f"did not start: {first_line(error)}")
 
     def _lose_actor(self, name: str, why: str) -> None:
         """Note that a slot's actor is gone, and start another unless that is in vain."""
@@ -238,11 +225,13 @@ class RayExecutor:
         for name, held in self._slots.items():
             if held.assignment is not None:
                 lost = SlotLost("Ray on this machine was lost")
-                self._undone.append(Outcome(slot=name, assignment=held.assignment, lost=lost))
+                self._undone.append(
+                    Outcome(slot=name, assignment=held.assignment, lost=lost, host=held.facts)
+                )
         ray.shutdown()
         self.dashboard_url = self._init()
         self._publisher = Publisher()
-        (node,) = nodes.living(ray.nodes())  # type: ignore[no-untyped-call]
+        (node,) = placing.alive()
         for name, held in self._slots.items():
             held.end()
             held.node = node.id
@@ -293,16 +282,18 @@ class RayExecutor:
         try:
             record = ray.get(ref)
         except RayActorError as error:
-            why = f"the actor died: {_first_line(error)}"
+            why = f"the actor died: {first_line(error)}"
         except RayError as error:
-            why = f"the trial's method failed: {_first_line(error)}"
+            why = f"the trial's method failed: {first_line(error)}"
         else:
             held.finish()
             if record is not None:
                 self._service.ended(slot, record)
             return Outcome(slot=slot, assignment=assignment, record=record)
         self._lose_actor(slot, why)
-        return Outcome(slot=slot, assignment=assignment, lost=SlotLost(why))
+        return Outcome(
+            slot=slot, assignment=assignment, lost=SlotLost(why), host=self._slots[slot].facts
+        )
 
     def status(self) -> dict[str, Status]:
         """Return what each busy slot is doing; a slot that does not answer keeps its last.
@@ -341,35 +332,6 @@ class RayExecutor:
         """Kill the actors, whose servers end with them, and leave or end Ray."""
         for held in self._slots.values():
             held.end()
+        if self._has_asked:
+            scaling.withdraw()
         ray.shutdown()
-
-
-def _init(address: str | None, fake_gpus: int | None) -> str | None:
-    """Start or join Ray; return the dashboard's address."""
-    common: dict[str, Any] = {
-        "namespace": NAMESPACE,
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-    }
-    try:
-        if address is not None:
-            context = ray.init(address=address, **common)
-        else:
-            context = ray.init(
-                address="local",
-                include_dashboard=True,
-                dashboard_host="127.0.0.1",
-                num_gpus=fake_gpus,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                **common,
-            )
-    except (RayError, OSError, ValueError, RuntimeError, ConnectionError) as error:
-        where = address or "on this machine"
-        raise UserError(f"cannot start or join Ray {where}: {_first_line(error)}") from error
-    url: str | None = context.dashboard_url
-    return f"http://{url}" if url else None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

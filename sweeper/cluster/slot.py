@@ -19,15 +19,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from sweeper.cluster.assignment import Assignment, Cancelled, Status, host_name
 from sweeper.cluster.follower import RankHolder, Seat, rank_flags
-from sweeper.cluster.trial import (
-    Assignment,
-    Cancelled,
-    Status,
-    host_name,
-    run_trial,
-    state_of,
-)
+from sweeper.cluster.trial import run_trial, state_of
 from sweeper.engines.base import Engine
 from sweeper.errors import Failure, FailureClass, Stage
 from sweeper.records import FlagValue, HostFacts, TrialRecord

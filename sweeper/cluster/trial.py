@@ -11,18 +11,16 @@ machine's is FAILED.
 """
 
 import contextlib
-import hashlib
-import socket
-import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sweeper.bench.measure import Progress, measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
+from sweeper.cluster.assignment import Assignment, Cancelled, Status, runnable
 from sweeper.engines.base import Engine, ServingLog
 from sweeper.errors import (
     BenchFailed,
@@ -30,22 +28,17 @@ from sweeper.errors import (
     FailureClass,
     Fault,
     Stage,
-    SweeperError,
     TrialError,
 )
-from sweeper.judging.pruning import Rival, certainly_worse
+from sweeper.judging.pruning import certainly_worse
 from sweeper.records import (
-    FlagValue,
     HostFacts,
-    Launch,
-    Limits,
     Measurement,
     RequestTiming,
     ServerFacts,
     Trial,
     TrialRecord,
     TrialState,
-    Workload,
 )
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
 from sweeper.statistics.measurement import with_acceptance
@@ -57,70 +50,6 @@ INEFFECTIVE_STEPS = 50
 #: Real seconds from broken streams to the end of a server that broke them by dying.
 _DEATH_S = 1.0
 _LOG_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One trial and what a slot needs to run it.
-
-    Attributes:
-        trial: The trial.
-        workloads: What is sent, in order.
-        limits: How long to wait.
-        folder: The run's folder on the node.
-        log: The server's log, below `folder`.
-        time_scale: Engine seconds in a real second.
-        env: Variables for the server that belong to no setting (the simulation's own).
-        cache: Folder for compiled kernels, kept over all trials; below `folder`.
-        place_flags: Flags of where it runs, which belong to no setting: ranks, addresses.
-        rival: The best setting so far, if being certainly slower than it ends the measurement.
-    """
-
-    trial: Trial
-    workloads: tuple[Workload, ...]
-    limits: Limits
-    folder: str
-    log: str
-    time_scale: float = 1.0
-    env: tuple[tuple[str, str], ...] = ()
-    cache: str = "cache"
-    place_flags: tuple[tuple[str, FlagValue], ...] = ()
-    rival: Rival | None = None
-
-    def mark(self, slot: str) -> str:
-        """Return what the server's processes carry in their environment."""
-        return f"{run_mark(self.trial.study, self.folder)}{slot}/{self.trial.number}"
-
-
-def run_mark(study: str, folder: str) -> str:
-    """Return how the marks of all servers of one run begin.
-
-    Two runs of one study in different folders are two owners, so the folder is part of it.
-    """
-    return f"sweeper/{study}/{hashlib.sha256(str(Path(folder)).encode()).hexdigest()[:8]}/"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """What a slot is doing now.
-
-    Attributes:
-        number: The trial's number; None while idle.
-        stage: The server's stage.
-        detail: For people: "single 1/3: prompt 2 of 5".
-        output_tok_s: Speed so far of the workload being measured.
-        accept_length: Tokens a verify step so far; None without speculation.
-    """
-
-    number: int | None = None
-    stage: Stage | None = None
-    detail: str = ""
-    output_tok_s: float | None = None
-    accept_length: float | None = None
-
-
-class Cancelled(SweeperError):
-    """The driver asked for the trial to be given up; it leaves no record."""
 
 
 def run_trial(
@@ -373,17 +302,6 @@ class _Run:
             log.write(f"\n[sweeper] {text}")
 
 
-def runnable(assignment: Assignment) -> Launch:
-    """Return the launch with this node's interpreter, and what belongs to no setting."""
-    launch = assignment.trial.launch
-    command = launch.command
-    if command[0] == "python":
-        command = (sys.executable, *command[1:])
-    env = {**dict(assignment.env), **launch.env, "SWEEPER_TRIAL": str(assignment.trial.number)}
-    flags = {**launch.flags, **dict(assignment.place_flags)}
-    return replace(launch, command=command, env=env, flags=flags)
-
-
 def state_of(failure: Failure | None) -> TrialState:
     """Return the state of a trial that ended with this failure, or with none."""
     if failure is None:
@@ -396,8 +314,3 @@ def state_of(failure: Failure | None) -> TrialState:
 def _api_key(trial: Trial) -> str | None:
     key = trial.launch.flags.get("api-key")
     return key if isinstance(key, str) else None
-
-
-def host_name() -> str:
-    """Return this machine's name."""
-    return socket.gethostname()

@@ -99,6 +99,7 @@ class WorkloadModel(_Model):
     seed: int = 0
     arrivals: _Text | None = None
     ramp_s: float = Field(default=0.0, ge=0)
+    chat_template: Literal["auto", "always", "never"] = "auto"
 
     @model_validator(mode="after")
     def _one_load(self) -> "WorkloadModel":

@@ -6,10 +6,13 @@ The best of many measured settings was lucky as well as good, so it is measured 
 launches with fresh prompts, and only those are judged. The baseline comes first, last and after
 every second launch, so that each one has it on both sides. A finalist that is certainly not the
 best one is not launched again; one around which the node jumped is, while the reserve lasts.
+
+Where there are several slots such a sequence runs on one of them, so that what is compared ran on
+the same machine; a reserve for several sequences is shared out over as many slots.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sweeper.objective import Standing, best, contenders, sample, standings, trend
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
@@ -21,6 +24,8 @@ _FOR_THREE = 9
 _BETWEEN = 2
 #: Further finalists of which the node's jumps leave open whether they are the best.
 _MAYBE = 3
+#: Launches of the reserve from which another slot takes part: the baseline twice or three times.
+_FOR_A_SLOT = 6
 #: Machine faults of one setting among the confirmations that leave it out.
 _FAULTS = 2
 
@@ -41,33 +46,81 @@ def confirmation_block(
 
 
 def next_confirmation(
-    study: Study, records: Sequence[TrialRecord], running: Sequence[Trial]
+    study: Study,
+    records: Sequence[TrialRecord],
+    running: Sequence[Trial],
+    *,
+    slot: str | None = None,
+    seats: Mapping[int, str] | None = None,
+    alive: Collection[str] = (),
 ) -> tuple[Point, Launch] | None:
     """Return the next setting to confirm, the baseline as an empty point; None if none is left.
 
     To be asked once the search is over and none of its trials run.
+
+    Args:
+        study: The study.
+        records: Finished trials.
+        running: Trials in flight.
+        slot: Where it would run; None where there is only one.
+        seats: Number of a trial in flight -> its slot.
+        alive: All slots in service.
+
+    Returns:
+        The point and its launch; None also for a slot that takes no part.
     """
     finished, flying = confirmation_block(records, running)
+    seats = seats or {}
     total = study.budget.confirm
     if len(finished) + len(flying) >= total:
+        return None
+    here: Sequence[Trial] = sorted([*(r.trial for r in finished), *flying], key=_number)
+    share = total
+    if slot is not None and len(alive) > 1:
+        used = {r.trial.number: r.host.slot if r.host else "" for r in finished} | {
+            t.number: seats.get(t.number, "") for t in flying
+        }
+        share = _share(slot, [used[t.number] for t in here], alive, total)
+        here = [t for t in here if used[t.number] == slot]
+    left = share - len(here)
+    if left <= 0:
         return None
     base = study.baseline_launch()
     chosen = _still_in(finalists(study, records, finished), study, records, finished)
     if not chosen:
         return None
-    left = total - len(finished) - len(flying)
-    if total > 2 and not _is_out(base.key, finished):
-        keys = [t.launch.key for t in sorted([*(r.trial for r in finished), *flying], key=_number)]
+    if share > 2 and not _is_out(base.key, finished):
+        keys = [t.launch.key for t in here]
         since = next((i for i, key in enumerate(reversed(keys)) if key == base.key), None)
         if since is None or since >= _BETWEEN or (left == 1 and since):
             return {}, base
     moved = trend(records, study.objectives[0])
-    counts = Counter(t.launch.key for t in flying)
-    counts.update(
-        r.trial.launch.key for r in finished if not moved.doubt(sample(r, study.objectives[0]))
+    doubted = {r.trial.number for r in finished if moved.doubt(sample(r, study.objectives[0]))}
+    counts, counts_here = (
+        Counter(t.launch.key for t in trials if t.number not in doubted)
+        for trials in ([*(r.trial for r in finished), *flying], here)
     )
-    standing = min(chosen, key=lambda s: counts[s.key])
+    standing = min(chosen, key=lambda s: (counts_here[s.key], counts[s.key]))
     return standing.records[0].trial.point, standing.records[0].trial.launch
+
+
+def _share(slot: str, used: Sequence[str], alive: Collection[str], total: int) -> int:
+    """Return how many of the confirmations are the slot's; 0 if it takes no part.
+
+    Args:
+        slot: The slot.
+        used: Slot of each confirmation so far, in their order.
+        alive: All slots in service; what others spent is lost.
+        total: Confirmations of all slots.
+    """
+    most = max(1, min(total // _FOR_A_SLOT, len(alive)))
+    joined = [s for s in dict.fromkeys(used) if s in alive][:most]
+    if slot not in joined:
+        if len(joined) >= most:
+            return 0
+        joined.append(slot)
+    each, more = divmod(total - sum(s not in joined for s in used), most)
+    return each + (joined.index(slot) < more)
 
 
 def finalists(

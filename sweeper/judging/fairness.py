@@ -5,7 +5,7 @@ requests at 48 only under speculation. A speed that comes from such a flag is no
 """
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.objective import baseline_keys
@@ -33,11 +33,10 @@ class Difference:
     splits_baseline: bool
 
     def __str__(self) -> str:
-        parts = []
-        for value, numbers in self.trials.items():
-            shown = "unset" if value is None else value
-            several = "s" if len(numbers) > 1 else ""
-            parts.append(f"{shown} in {len(numbers)} trial{several} (first: {numbers[0]})")
+        parts = [
+            _counted("unset" if value is None else value, numbers)
+            for value, numbers in self.trials.items()
+        ]
         return f"--{self.flag} is not swept but was {' and '.join(parts)}"
 
 
@@ -71,6 +70,32 @@ def unfair(records: Iterable[TrialRecord], study: Study) -> tuple[Difference, ..
         if len(groups) > 1
     ]
     return tuple(sorted(differences, key=lambda d: (not d.splits_baseline, d.flag)))
+
+
+def unfair_templates(records: Iterable[TrialRecord]) -> tuple[str, ...]:
+    """Return a line for each workload whose prompts did not stand in one chat template.
+
+    Acceptance depends on it, so that such trials do not compare. Rows that do not say are left
+    out.
+    """
+    found: dict[str, dict[str, list[int]]] = {}
+    for record in sorted(records, key=lambda r: r.trial.number):
+        if record.state is TrialState.COMPLETE:
+            for m in record.measurements:
+                if m.chat_template is not None:
+                    numbers = found.setdefault(m.workload, {}).setdefault(m.chat_template, [])
+                    numbers.append(record.trial.number)
+    return tuple(
+        f"workload {workload} stood in unlike chat templates: "
+        + ", ".join(_counted(template, numbers) for template, numbers in groups.items())
+        for workload, groups in found.items()
+        if len(groups) > 1
+    )
+
+
+def _counted(value: object, numbers: Sequence[int]) -> str:
+    several = "s" if len(numbers) > 1 else ""
+    return f"{value} in {len(numbers)} trial{several} (first: {numbers[0]})"
 
 
 def _meant(study: Study) -> frozenset[str]:

@@ -6,6 +6,9 @@
     4. what the sampler asks for, while the budget lasts but for its reserve
     5. from the reserve: confirmations (`confirmation.py`), or the baseline a last time
 
+Several slots are unlike machines: each begins with the baseline, up to a quarter of the budget,
+and the launches between two baselines are those of one slot.
+
 But for 2 and 5 a setting that has finished is never launched again, nor one of a family that cannot work
 (`families.py`). The number of launches never exceeds the budget, whatever fails.
 """
@@ -26,6 +29,9 @@ MAX_RETRIES = 2
 #: So many launches with the same installation fault end the sweep.
 MAX_INSTALLATION_FAULTS = 2
 
+#: A quarter of the budget at most tells what several slots are worth.
+SLOT_SHARE = 4
+
 #: How often the sampler is asked again where a plan is too large for its families to be listed.
 MOST_ASKS = 100
 
@@ -43,6 +49,9 @@ class Ledger:
         running: Trials in flight.
         next_number: The first number that is free.
         settings: The plan's: launch key -> (point, launch).
+        seats: Number of a trial in flight -> its slot.
+        alive: All slots in service; a single one needs not be told.
+        launched: Server starts of finished trials; they are counted if None.
     """
 
     study: Study
@@ -50,11 +59,17 @@ class Ledger:
     running: Sequence[Trial]
     next_number: int
     settings: Mapping[str, tuple[Point, Launch]] = field(default_factory=dict)
+    seats: Mapping[int, str] = field(default_factory=dict)
+    alive: Collection[str] = ()
+    launched: int | None = None
 
     @property
     def launches(self) -> int:
         """Server starts spent, the running ones among them."""
-        return sum(r.launched for r in self.records) + len(self.running)
+        launched = self.launched
+        if launched is None:
+            launched = sum(r.launched for r in self.records)
+        return launched + len(self.running)
 
     @property
     def hours(self) -> float:
@@ -75,7 +90,14 @@ class Ledger:
     def reserve(self) -> int:
         """Launches that the search leaves alone: confirmations, or the last baseline."""
         study = self.study
-        return study.budget.confirm or int(study.baseline.every is not None)
+        if study.budget.confirm or study.baseline.every is None:
+            return study.budget.confirm
+        return max(1, min(len(self.alive), self._most_based))
+
+    @property
+    def _most_based(self) -> int:
+        """Slots on which the baseline is launched for their own sake."""
+        return self.study.budget.launches // SLOT_SHARE
 
     def may_search(self) -> bool:
         """Tell whether the budget still allows a launch that is not from the reserve."""
@@ -90,12 +112,40 @@ class Ledger:
             return True
         return self.hours + self.reserve * self.hours / done < budget.hours
 
-    def since_baseline(self) -> int:
-        """Return the launches after the baseline's last one."""
+    def since_baseline(self, slot: str | None = None) -> int:
+        """Return the launches after the baseline's last one, on one slot or on all."""
         base = self.study.baseline_launch().key
-        started = [r.trial for r in self.records if r.launched] + list(self.running)
+        started = self._started(slot)
         last = max((t.number for t in started if t.launch.key == base), default=-1)
         return sum(t.number > last for t in started)
+
+    def lacks_baseline(self, slot: str | None) -> bool:
+        """Tell whether a slot beside others is to begin with the baseline."""
+        if slot is None or len(self.alive) < 2:
+            return False
+        base = self.study.baseline_launch().key
+        ran = [r for r in self.records if r.trial.launch.key == base]
+        if any(r.state is TrialState.INFEASIBLE for r in ran):
+            return False
+        based = {r.host.slot for r in ran if r.host is not None}
+        based |= {self.seats.get(t.number, "") for t in self.running if t.launch.key == base}
+        if any(t.launch.key == base for t in self._started(slot)):
+            return False
+        return len(based - {slot}) < self._most_based
+
+    def _started(self, slot: str | None) -> list[Trial]:
+        """Return the trials that started a server on a slot, or on any.
+
+        After a restart a name may stand for another machine; its last trial tells which.
+        """
+        if slot is None or len(self.alive) < 2:
+            return [r.trial for r in self.records if r.launched] + list(self.running)
+        here = [r for r in self.records if r.launched and r.host and r.host.slot == slot]
+        last = max(here, key=lambda r: r.trial.number, default=None)
+        host = last.host.host if last is not None and last.host is not None else None
+        return [r.trial for r in here if r.host is not None and r.host.host == host] + [
+            t for t in self.running if self.seats.get(t.number) == slot
+        ]
 
     def settled_keys(self) -> set[str]:
         """Return the settings that need no launch: finished, or failed too often, or running."""
@@ -112,8 +162,20 @@ class Ledger:
         return settled | {t.launch.key for t in self.running}
 
 
-def next_trial(ledger: Ledger, ask: Ask) -> Trial | None:
+def is_waiting(ledger: Ledger) -> bool:
+    """Tell whether no slot gets a trial before one ends: the reserve waits for the search."""
+    in_search = any(t.purpose is not Purpose.CONFIRM for t in ledger.running)
+    return in_search and not ledger.may_search()
+
+
+def next_trial(ledger: Ledger, ask: Ask, slot: str | None = None) -> Trial | None:
     """Return the next trial to launch, or None if nothing is to be done now.
+
+    Args:
+        ledger: What has been done, and is being done.
+        ask: The sampler.
+        slot: Where it would run; None where there is only one. Another slot may get a trial
+            where this one gets none.
 
     Raises:
         StopSweep: The installation is broken.
@@ -122,13 +184,13 @@ def next_trial(ledger: Ledger, ask: Ask) -> Trial | None:
     if ledger.spent() is not None:
         return None
     if ledger.may_search():
-        trial = _search(ledger, ask)
+        trial = _search(ledger, ask, slot)
         if trial is not None:
             return trial
-    return _from_reserve(ledger)
+    return _from_reserve(ledger, slot)
 
 
-def _search(ledger: Ledger, ask: Ask) -> Trial | None:
+def _search(ledger: Ledger, ask: Ask, slot: str | None) -> Trial | None:
     study, settled = ledger.study, ledger.settled_keys()
     learned = rules(ledger.records, study)
     for record in ledger.records:
@@ -138,7 +200,8 @@ def _search(ledger: Ledger, ask: Ask) -> Trial | None:
                 return _trial(ledger, old.purpose, old.point, old.launch)
     base = study.baseline_launch()
     every = study.baseline.every
-    if base.key not in settled or (every is not None and ledger.since_baseline() >= every):
+    due = every is not None and ledger.since_baseline(slot) >= every
+    if base.key not in settled or due or ledger.lacks_baseline(slot):
         return _trial(ledger, Purpose.BASELINE, {}, base)
     for point in study.known:
         launch = study.launch(point)
@@ -160,15 +223,22 @@ def _search(ledger: Ledger, ask: Ask) -> Trial | None:
     return None
 
 
-def _from_reserve(ledger: Ledger) -> Trial | None:
+def _from_reserve(ledger: Ledger, slot: str | None) -> Trial | None:
     """Return a launch that needs the search's results, once all of them are there."""
     study = ledger.study
     if any(t.purpose is not Purpose.CONFIRM for t in ledger.running):
         return None
     if study.budget.confirm:
-        chosen = next_confirmation(study, ledger.records, ledger.running)
+        chosen = next_confirmation(
+            study,
+            ledger.records,
+            ledger.running,
+            slot=slot,
+            seats=ledger.seats,
+            alive=ledger.alive,
+        )
         return _trial(ledger, Purpose.CONFIRM, *chosen) if chosen else None
-    if study.baseline.every is not None and ledger.since_baseline():
+    if study.baseline.every is not None and ledger.since_baseline(slot):
         return _trial(ledger, Purpose.BASELINE, {}, study.baseline_launch())
     return None
 
@@ -222,28 +292,3 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
         else:
             left[why] += 1
     return kept, [f"{n} of the stored trials left out: {why}" for why, n in left.items()]
-
-
-def newest_hardware(records: Sequence[TrialRecord]) -> str | None:
-    """Return the GPUs of the last measured trial; None where none was measured."""
-    names = [r.host.gpu_name for r in records if r.host is not None and r.measurements]
-    return names[-1] if names else None
-
-
-def on_hardware(
-    records: Sequence[TrialRecord], hardware: str | None
-) -> tuple[list[TrialRecord], int]:
-    """Return the records that may be compared with what is measured on `hardware`.
-
-    Speeds of unlike GPUs are never mixed: each kind needs a baseline and a search of its own. GPUs
-    whose name was not told are not known to be unlike.
-
-    Returns:
-        The records, and how many were left out.
-    """
-    kept = [
-        r
-        for r in records
-        if r.host is None or None in (r.host.gpu_name, hardware) or r.host.gpu_name == hardware
-    ]
-    return kept, len(records) - len(kept)

@@ -1,8 +1,9 @@
-"""Which stored trials still mean something for a study whose space file has changed; pure."""
+"""Which stored trials can be compared, when the space file has changed or the GPUs did; pure."""
 
 from collections import Counter
 from collections.abc import Sequence
 
+from sweeper.planning.strata import kinds, on_hardware
 from sweeper.records import Purpose, TrialRecord
 from sweeper.study import Study
 
@@ -32,7 +33,7 @@ def misfit(record: TrialRecord, study: Study, *, baseline_key: str, context: str
 
 
 def comparable(
-    records: Sequence[TrialRecord], study: Study
+    records: Sequence[TrialRecord], study: Study, hardware: str | None = None
 ) -> tuple[tuple[TrialRecord, ...], list[str]]:
     """Return the trials that can be shown side by side, and why others are not.
 
@@ -42,11 +43,16 @@ def comparable(
     Args:
         records: Stored trials by number.
         study: The study as its space file is now, its engine resolved.
+        hardware: The kind of GPUs; that of most measured trials if None.
     """
     if not records:
         return (), []
     base, context = study.baseline_launch().key, records[-1].trial.context
     left: Counter[str] = Counter()
+    stored = len(records)
+    records = on_hardware(records, hardware or next(iter(kinds(records)), None))
+    if len(records) < stored:
+        left["measured on other hardware, which is judged by itself"] = stored - len(records)
     kept = []
     for record in records:
         why = misfit(record, study, baseline_key=base, context=context)

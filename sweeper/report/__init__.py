@@ -15,6 +15,9 @@ __all__ = ["write_pages", "write_report"]
 def write_report(folder: Path, *, plotly: str = "inline") -> Path:
     """Write `report.html` into the folder of a study and return its path.
 
+    Where the study was measured on several kinds of hardware each has a page, those of all but
+    the most used one with its name.
+
     Args:
         folder: The study's folder; it may be in the middle of a sweep.
         plotly: "inline" for one file, "directory" for a small page with Plotly's script beside.
@@ -22,7 +25,10 @@ def write_report(folder: Path, *, plotly: str = "inline") -> Path:
     Raises:
         UserError: The folder holds no study, or cannot be written to.
     """
-    return write_pages([folder], folder / "report.html", plotly=plotly)
+    # Plotly takes half a second to import; whoever only imports this package does without.
+    from sweeper.report.write import write_strata
+
+    return write_strata(folder, plotly=plotly)
 
 
 def write_pages(folders: Sequence[Path], output: Path, *, plotly: str = "inline") -> Path:
@@ -31,7 +37,6 @@ def write_pages(folders: Sequence[Path], output: Path, *, plotly: str = "inline"
     Raises:
         UserError: A folder holds no study, or the page cannot be written.
     """
-    # Plotly takes half a second to import; whoever only imports this package does without.
     from sweeper.report.write import write_pages as write
 
     return write(folders, output, plotly=plotly)

@@ -10,6 +10,7 @@ from sweeper.errors import UserError
 from sweeper.judging.verdict import Verdict, judge
 from sweeper.planning.misfits import comparable
 from sweeper.planning.plan import Plan, make_plan
+from sweeper.planning.strata import kinds
 from sweeper.records import RequestTiming, TrialRecord, TrialState
 from sweeper.report.prompts import RequestReader
 from sweeper.report.settings import is_simulated
@@ -51,7 +52,16 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Read the folder of one study.
+    """Read the folder of one study: what was measured on the hardware of most trials.
+
+    Raises:
+        UserError: It is no such folder, or its space file is not valid.
+    """
+    return next(iter(load_strata(folder).values()))
+
+
+def load_strata(folder: Path) -> dict[str, Run]:
+    """Read the folder of one study: a run for each kind of hardware, that of most trials first.
 
     Raises:
         UserError: It is no such folder, or its space file is not valid.
@@ -59,13 +69,20 @@ def load_run(folder: Path) -> Run:
     store = Store(folder)
     text = store.study_text()
     records = store.records()
-    return make_run(
-        folder.resolve().name,
-        parse_study(text, str(folder / "study.yaml")),
-        records,
-        functools.lru_cache(maxsize=None)(store.requests_of),
-        problems=store.problems,
-    )
+    name, study = folder.resolve().name, parse_study(text, str(folder / "study.yaml"))
+    requests = functools.lru_cache(maxsize=None)(store.requests_of)
+    found = kinds(records) or [""]
+    return {
+        kind: make_run(
+            name if len(found) == 1 else f"{name} on {kind}",
+            study,
+            records,
+            requests,
+            problems=store.problems,
+            hardware=kind or None,
+        )
+        for kind in found
+    }
 
 
 def make_run(
@@ -75,12 +92,22 @@ def make_run(
     requests: RequestReader,
     *,
     problems: Sequence[str] = (),
+    hardware: str | None = None,
 ) -> Run:
-    """Return a run with all that is computed once for the whole page."""
+    """Return a run with all that is computed once for the whole page.
+
+    Args:
+        name: The run's name.
+        study: Its study.
+        records: Its stored trials by number.
+        requests: Reads the requests of one.
+        problems: What could not be read.
+        hardware: The kind of GPUs that it is about; that of most trials if None.
+    """
     simulated = any(is_simulated(r) for r in records)
     resolved = study.resolved(gpus_present=bool(records) and not simulated)
     found = list(problems)
-    records, left_out = comparable(records, resolved)
+    records, left_out = comparable(records, resolved, hardware)
     found += left_out
     plan = _plan(resolved)
     if isinstance(plan, str):

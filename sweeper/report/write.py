@@ -6,11 +6,24 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from sweeper.errors import UserError
+from sweeper.planning.strata import beside
 from sweeper.report.page import PLOTLY_FILE, render
-from sweeper.report.run import load_run
+from sweeper.report.run import Run, load_run, load_strata
 from sweeper.store import write_text
 
 MODES = ("inline", "directory")
+
+
+def write_strata(folder: Path, *, plotly: str) -> Path:
+    """Write a page for each kind of hardware of one study; return the path of the first.
+
+    Raises:
+        UserError: The folder holds no study, the mode is unknown, or a page cannot be written.
+    """
+    runs = load_strata(folder)
+    for kind, run in runs.items():
+        _write([run], folder / beside("report.html", kind, list(runs)), plotly)
+    return folder / "report.html"
 
 
 def write_pages(folders: Sequence[Path], output: Path, *, plotly: str) -> Path:
@@ -19,9 +32,13 @@ def write_pages(folders: Sequence[Path], output: Path, *, plotly: str) -> Path:
     Raises:
         UserError: A folder holds no study, the mode is unknown, or the page cannot be written.
     """
+    return _write([load_run(folder) for folder in folders], output, plotly)
+
+
+def _write(runs: Sequence[Run], output: Path, plotly: str) -> Path:
     if plotly not in MODES:
         raise UserError(f"plotly must be one of {', '.join(MODES)}, not {plotly!r}")
-    page = render([load_run(folder) for folder in folders], plotly=plotly)
+    page = render(runs, plotly=plotly)
     try:
         if plotly == "directory":
             _put_plotly(output.with_name(PLOTLY_FILE))

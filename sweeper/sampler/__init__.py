@@ -6,6 +6,14 @@ The store is the truth: every ask rebuilds what it needs from the told records.
 """
 
 from sweeper.sampler.door import Sampler, make_sampler
+from sweeper.sampler.forecast import Forecast, forecast
 from sweeper.sampler.insight import export_sqlite, importances
 
-__all__ = ["Sampler", "export_sqlite", "importances", "make_sampler"]
+__all__ = [
+    "Forecast",
+    "Sampler",
+    "export_sqlite",
+    "forecast",
+    "importances",
+    "make_sampler",
+]

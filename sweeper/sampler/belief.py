@@ -1,6 +1,6 @@
 """What the trials so far make the model believe of every setting: joint samples of each target.
 
-    histograms  --fit-->  acceptance weights  -->  accept length of each shape
+    histograms  --fit-->  acceptance weights  -->  accept length of each setting
     log target less its share of log length  --fit-->  weights of the step time and factors
     both  -->  DRAWS samples of log target, one column a setting
 
@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.sampler.evidence import Evidence, Target
-from sweeper.sampler.histograms import histograms, seen_lengths, shares, survival
+from sweeper.sampler.histograms import counts_of
+from sweeper.sampler.rows import Rows
 from sweeper.sampler.table import Table
 from sweeper.speculation import (
+    MAX_POSITIONS,
     Array,
     Design,
     acceptance_design,
-    fit,
+    fits,
     lengths,
     step_design,
 )
@@ -37,12 +39,12 @@ SCALES = tuple(
     for main, p in ((0.25, 0.3), (0.5, 0.4), (1.0, 0.3))
     for inter, q in ((0.25, 0.35), (0.5, 0.4), (1.0, 0.2), (2.0, 0.05))
 )
-#: Prior of the noise of one launch (relative sd) and how many repeats it is worth.
-NOISE_PRIOR, NOISE_WEIGHT = 0.010, 4.0
 #: Own deviation of a setting: in log step time at interaction scale 1, and in log length.
 SETTING_SD, SETTING_LENGTH_SD = 0.006, 0.006
-#: Widths that a factor's effect on log accept length may have, equally likely beforehand.
-LENGTH_EFFECT_SDS = (0.001, 0.01, 0.04)
+#: (width of a factor's effect on the logit of acceptance, prior weight): most likely it has none.
+LOGIT_EFFECTS = ((0.003, 0.7), (0.03, 0.15), (0.15, 0.15))
+#: Step of the logit by which the slope of the accept length is taken.
+_SLOPE_STEP = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +56,14 @@ class Belief:
         noise: Relative sd of one launch, a target.
         misfit: Root mean square of the standardised leave-one-out errors, at least 1, a target.
         seen: Number of measured rows, a target.
+        log_lengths: Workload -> log of its accept length, samples x rows; 0 without speculation.
     """
 
     logs: tuple[Array, ...]
     noise: tuple[float, ...]
     misfit: tuple[float, ...]
     seen: tuple[int, ...]
+    log_lengths: Mapping[str, Array]
 
 
 class Model:
@@ -71,6 +75,7 @@ class Model:
         self._acceptance = functools.lru_cache(maxsize=4)(
             functools.partial(acceptance_design, table.shapes)
         )
+        self._cells = functools.lru_cache(maxsize=4)(self._index)
         self._steps = functools.lru_cache(maxsize=2)(self._step_design)
 
     def _step_design(self, physical: bool) -> Design:
@@ -87,7 +92,7 @@ class Model:
 
     def believe(self, evidence: Sequence[Evidence], rng: np.random.Generator) -> Belief:
         """Return the belief after `evidence`, whose keys are all in the table."""
-        rows = [_Rows.of(self.table, evidence, i) for i in range(len(self.targets))]
+        rows = [Rows.of(self.table, evidence, i) for i in range(len(self.targets))]
         workloads = {t.workload for t in self.targets}
         log_length = {w: self._log_lengths(evidence, w, rng) for w in sorted(workloads)}
         logs, noise, misfit = [], [], []
@@ -101,77 +106,88 @@ class Model:
             noise=tuple(noise),
             misfit=tuple(misfit),
             seen=tuple(len(r.row) for r in rows),
+            log_lengths={w: found.samples for w, found in log_length.items()},
         )
 
     def _log_lengths(
         self, evidence: Sequence[Evidence], workload: str, rng: np.random.Generator
     ) -> "_Lengths":
-        """Return samples of the log accept length of each row, and what was measured of it."""
+        """Return samples of the log accept length of each row, and what was measured of it.
+
+        By the model no factor besides the shape changes acceptance. By timing one still may
+        (which kernel sums in which order decides near-ties), so a shift of the logit for each
+        level, the same at all positions, is fitted with widths from a grid.
+        """
         table, count = self.table, len(self.table.keys)
-        zero = np.zeros((DRAWS, count))
         if not table.speculates:
-            return _Lengths(samples=zero, seen={})
-        totals = histograms(table, evidence, workload)
-        kinds = sorted({kind for _, kind in totals}) or [""]
-        design, index = self._acceptance(len(kinds))
-        where = {(int(a), int(c), int(j)): i for i, (a, c, j) in enumerate(index)}
-        picked, values, noise = [], [], []
-        for (arm, kind), histogram in totals.items():
-            for j, at_risk, accepted in survival(histogram):
-                row = where.get((arm, kinds.index(kind), j))
-                if row is not None:
-                    lost = at_risk - accepted
-                    picked.append(row)
-                    values.append(np.log((accepted + 0.5) / (lost + 0.5)))
-                    noise.append(1 / (accepted + 0.5) + 1 / (lost + 0.5) + 0.02**2)
-        fitted = fit(
-            design.rows[picked], np.array(values), np.array(noise), design.mean, design.sd
-        )
-        weights = fitted.draw(rng.standard_normal((DRAWS, len(design.mean))))
-        found = lengths(
-            weights @ design.rows.T, index, len(table.shapes), len(kinds), shares(totals, kinds)
-        )
+            return _Lengths(samples=np.zeros((DRAWS, count)), seen={})
+        counts = counts_of(table, evidence, workload)
+        design, index = self._acceptance(len(counts.kinds))
         arms = np.array(table.arm)
         spec = np.flatnonzero(arms >= 0)
-        samples = zero
-        samples[:, spec] = np.log(found)[:, arms[spec]]
-        seen = seen_lengths(table, evidence, workload)
-        samples[:, spec] += self._factors_in_length(samples, seen, rng)[:, spec]
-        own = np.where(arms >= 0, SETTING_LENGTH_SD, 0.0) * rng.standard_normal((DRAWS, count))
+        where, position, tried, accepted = counts.survival()
+        cells = self._cells(len(counts.kinds))[
+            arms[counts.row[where]], counts.kind[where], position
+        ]
+        inside = cells >= 0
+        lost = tried[inside] - accepted[inside]
+        won = accepted[inside] + 0.5
+        values = np.log(won / (lost + 0.5))
+        noise = 1 / won + 1 / (lost + 0.5) + 0.02**2
+        factors, weight = self._length_factors
+        rows = np.hstack([design.rows[cells[inside]], factors[counts.row[where][inside]]])
+        mean = np.concatenate([design.mean, 0 * weight])
+        sds = [np.concatenate([design.sd, width * weight]) for width, _ in LOGIT_EFFECTS]
+        found = fits(rows, values, noise, mean, sds)
+        likely = [f.evidence + np.log(p) for f, (_, p) in zip(found, LOGIT_EFFECTS, strict=True)]
+        parts = allot(np.array(likely), DRAWS)
+        drawn = np.concatenate(
+            [
+                f.draw(rng.standard_normal((part, len(mean))))
+                for f, part in zip(found, parts, strict=True)
+            ]
+        )[rng.permutation(DRAWS)]
+        features = len(design.mean)
+        logits = drawn[:, :features] @ design.rows.T
+        shares = counts.shares()
+
+        def log_lengths(logits: Array) -> Array:
+            return np.asarray(
+                np.log(lengths(logits, index, len(table.shapes), len(counts.kinds), shares))
+            )
+
+        samples = np.zeros((DRAWS, count))
+        samples[:, spec] = log_lengths(logits)[:, arms[spec]]
+        if len(weight):
+            middle = logits.mean(axis=0, keepdims=True)
+            slope = log_lengths(middle + _SLOPE_STEP) - log_lengths(middle - _SLOPE_STEP)
+            slopes = slope[0, arms[spec]] / (2 * _SLOPE_STEP)
+            samples[:, spec] += (drawn[:, features:] @ factors[spec].T) * slopes
+        seen = counts.lengths()
+        own = SETTING_LENGTH_SD * _normals(rng, (DRAWS, count)) * (arms >= 0)
         for row, (value, variance) in seen.items():
             # The row's own deviation, given what was measured of it.
             share = SETTING_LENGTH_SD**2 / (SETTING_LENGTH_SD**2 + variance)
             own[:, row] = own[:, row] * np.sqrt(1 - share) + share * (value - samples[:, row])
         return _Lengths(samples=samples + own, seen=seen)
 
-    def _factors_in_length(
-        self, samples: Array, seen: Mapping[int, tuple[float, float]], rng: np.random.Generator
-    ) -> Array:
-        """Return what factors do to log accept length, samples x rows: nothing, by the model.
-
-        By timing they may still do something (which kernel sums in which order decides near-ties),
-        so effects of a width from a grid are fitted to what the shapes leave over.
-        """
+    @functools.cached_property
+    def _length_factors(self) -> tuple[Array, Array]:
+        """Features of a row's factors, and their widths relative to the widest."""
         design = self._steps(True)
         columns = design.scale == 1
-        rows = sorted(seen)
-        if not rows or not columns.any():
-            return np.zeros(samples.shape)
-        features = design.rows[:, columns]
-        left = np.array([seen[r][0] for r in rows]) - samples[:, rows].mean(axis=0)
-        noise = np.array([seen[r][1] for r in rows]) + SETTING_LENGTH_SD**2
-        zero = np.zeros(features.shape[1])
-        fits = [fit(features[rows], left, noise, zero, zero + sd) for sd in LENGTH_EFFECT_SDS]
-        parts = allot(np.array([f.evidence for f in fits]), DRAWS)
-        drawn = [
-            f.draw(rng.standard_normal((part, len(zero))))
-            for f, part in zip(fits, parts, strict=True)
-        ]
-        effects = np.concatenate(drawn)[rng.permutation(DRAWS)]
-        return np.asarray(effects @ features.T)
+        sd = design.sd[columns]
+        return design.rows[:, columns], sd / sd.max(initial=1e-9)
+
+    def _index(self, kinds: int) -> NDArray[np.int64]:
+        """Return (shape, kind, position) -> row of the acceptance design; -1 for none."""
+        _, index = self._acceptance(kinds)
+        found = np.full((len(self.table.shapes), kinds, MAX_POSITIONS), -1, dtype=np.int64)
+        found[index[:, 0], index[:, 1], index[:, 2]] = np.arange(len(index))
+        return found
 
     def _target(
-        self, target: Target, seen: "_Rows", length: "_Lengths", rng: np.random.Generator
+        self, target: Target, seen: "Rows", length: "_Lengths", rng: np.random.Generator
     ) -> tuple[Array, float, float]:
         a, b = target.law
         design = self._steps(target.physical)
@@ -182,29 +198,33 @@ class Model:
         noise = sigma**2 / seen.count + spread
         level = float(np.mean(values)) if len(values) else 0.0
         rows = design.rows[seen.row]
-        fits, weights = [], []
-        for main, inter, prior in SCALES:
-            scale = np.array([1.0, main, inter])[design.scale]
-            own = (SETTING_SD * max(inter, 1.0)) ** 2
-            fitted = fit(rows, values - level, noise + own, design.mean, design.sd * scale)
-            fits.append((fitted, own))
-            weights.append(np.log(prior) + fitted.evidence)
-        parts = allot(np.array(weights), DRAWS)
+        found = []
+        for own, group in _by_own_deviation():
+            sds = [
+                design.sd * np.array([1.0, main, inter])[design.scale] for main, inter, _ in group
+            ]
+            fitted = fits(rows, values - level, noise + own, design.mean, sds)
+            found += [
+                (f, own, np.log(prior) + f.evidence)
+                for f, (*_, prior) in zip(fitted, group, strict=True)
+            ]
+        weights = np.array([weight for *_, weight in found])
+        parts = allot(weights, DRAWS)
         samples = np.empty((DRAWS, len(self.table.keys)))
         start = 0
-        for (fitted, own), part in zip(fits, parts, strict=True):
+        for (fitted_one, own, _), part in zip(found, parts, strict=True):
             if not part:
                 continue
-            drawn = fitted.draw(rng.standard_normal((part, len(design.mean))))
+            drawn = fitted_one.draw(rng.standard_normal((part, len(design.mean))))
             block = drawn @ design.rows.T
-            deviation = np.sqrt(own) * rng.standard_normal(block.shape)
+            deviation = np.sqrt(own) * _normals(rng, block.shape)
             kept = own / (own + noise)
             deviation[:, seen.row] = deviation[:, seen.row] * np.sqrt(1 - kept) + kept * (
                 values - level - block[:, seen.row]
             )
             samples[start : start + part] = block + deviation + level
             start += part
-        best, own = fits[int(np.argmax(weights))]
+        best, own, _ = found[int(np.argmax(weights))]
         variance = noise + own
         error = values - level - rows @ best.mean
         left = np.maximum(1 - best.variance(rows) / variance, 0.02)
@@ -226,36 +246,16 @@ class _Lengths:
         return 0.0 if row in self.seen else float(self.samples[:, row].std())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Mean log of one target over the launches of each measured row."""
+def _by_own_deviation() -> list[tuple[float, list[tuple[float, float, float]]]]:
+    """Return the scales by the variance of a setting's own deviation that goes with them."""
+    groups: dict[float, list[tuple[float, float, float]]] = {}
+    for scale in SCALES:
+        groups.setdefault((SETTING_SD * max(scale[1], 1.0)) ** 2, []).append(scale)
+    return list(groups.items())
 
-    row: NDArray[np.int64]
-    mean: Array
-    count: Array
-    squares: float
 
-    @classmethod
-    def of(cls, table: Table, evidence: Sequence[Evidence], target: int) -> "_Rows":
-        found: dict[int, list[float]] = {}
-        for item in evidence:
-            value = item.values[target]
-            if value is not None:
-                found.setdefault(table.row[item.key], []).append(float(np.log(value)))
-        rows = sorted(found)
-        means = [float(np.mean(found[r])) for r in rows]
-        return cls(
-            row=np.array(rows, dtype=np.int64),
-            mean=np.array(means),
-            count=np.array([float(len(found[r])) for r in rows]),
-            squares=sum((v - m) ** 2 for r, m in zip(rows, means, strict=True) for v in found[r]),
-        )
-
-    def sigma(self) -> float:
-        """Return the sd of one launch, from relaunches and the prior."""
-        free = float(np.sum(self.count - 1))
-        squares = NOISE_WEIGHT * NOISE_PRIOR**2 + self.squares
-        return float(np.sqrt(squares / (NOISE_WEIGHT + free)))
+def _normals(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.standard_normal(shape, dtype=np.float32).astype(np.float64)
 
 
 def allot(log_weights: Array, draws: int) -> list[int]:

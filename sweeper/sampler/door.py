@@ -32,8 +32,16 @@ from sweeper.study import SAMPLERS, Study
 
 #: Proposals that may be repeats or forbidden before a free setting is drawn.
 ATTEMPTS = 64
+#: The same of gp, which takes a second for each.
+GP_ATTEMPTS = 4
 #: NSGA-II's population: budgets are tens of launches, and its first population is random.
 POPULATION = 10
+#: Sampler -> packages that it needs besides what Sweeper needs.
+NEEDS = {"gp": ("torch", "scipy")}
+#: Samplers that look at earlier trials through Optuna; and those of them that look at several
+#: parameters at once, which must then be the same in all trials.
+_REPLAYED = ("tpe", "gp", "nsga2")
+_FLAT = ("gp", "nsga2")
 #: Random points tried where the space is too large to list.
 DRAWS = 2000
 
@@ -64,9 +72,9 @@ def make_sampler(study: Study, plan: Plan) -> Sampler:
     name = study.sampler
     if name == "auto" and not plan.complete:
         name = "tpe"
-    for package in ("torch", "scipy") if name == "gp" else ():
+    for package in NEEDS.get(name, ()):
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"sampler gp needs {package}: pip install torch scipy")
+            raise UserError(f"sampler {name} needs {package}: pip install {' '.join(NEEDS[name])}")
     if name not in SAMPLERS:
         raise UserError(f"there is no sampler {name!r}")
     return Asker(study, plan, name)
@@ -85,6 +93,7 @@ class Asker:
         self.study = study
         self.plan = plan
         self.name = name
+        self._flat = name in _FLAT
         self._records: dict[tuple[str, int], TrialRecord] = {}
         self._trials: dict[tuple[str, int], FrozenTrial | None] = {}
         self._evidence: dict[tuple[str, int], Evidence] = {}
@@ -98,9 +107,11 @@ class Asker:
         place = (record.trial.study, record.trial.number)
         self._records[place] = record
         self._evidence[place] = evidence_of(record, self._targets)
-        if self._proposer is None:
+        if self.name in _REPLAYED:
             study = self.study
-            self._trials[place] = finished_trial(record, study.space, study.objectives, study.slos)
+            self._trials[place] = finished_trial(
+                record, study.space, study.objectives, study.slos, flat=self._flat
+            )
 
     def ask(self, taken: Collection[str]) -> Point | None:
         """Return the next point; see `Sampler`."""
@@ -112,10 +123,10 @@ class Asker:
         if self.name == "qmc":
             return self._on_sequence(blocked)
         optuna_study = self._replay(blocked)
-        for attempt in range(ATTEMPTS):
-            optuna_study.sampler = self._optuna_sampler(blocked, attempt)
+        optuna_study.sampler = self._optuna_sampler(blocked)
+        for _ in range(GP_ATTEMPTS if self.name == "gp" else ATTEMPTS):
             trial = optuna_study.ask()
-            point = self._free(suggest(trial, self.study.space), blocked)
+            point = self._free(suggest(trial, self.study.space, flat=self._flat), blocked)
             if point is not None:
                 return point
             optuna_study.tell(trial, state=TrialState.FAIL)
@@ -129,7 +140,7 @@ class Asker:
             return f"all {settings} settings launched"
         if self._proposer is None or len(launched) < STOP_LAUNCHES:
             return None
-        found = self._proposer.stopping(self._ordered(), self._seed(0, 0))
+        found = self._proposer.stopping(self._ordered(), (self.study.seed,))
         if found.chance >= STOP_CHANCE:
             return None
         return (
@@ -147,7 +158,7 @@ class Asker:
         """Return a fresh Optuna study that holds all told trials and those in flight."""
         study = self.study
         replayed = new_study(study.objectives)
-        if self._proposer is not None:
+        if self.name not in _REPLAYED:
             return replayed
         complete = 0
         told = set()
@@ -165,11 +176,11 @@ class Asker:
         for key in sorted(taken - told - hopeless):
             if key in self.plan.settings:
                 point, _ = self.plan.settings[key]
-                replayed.add_trial(running_trial(study.space, point, key))
+                replayed.add_trial(running_trial(study.space, point, key, flat=self._flat))
         return replayed
 
-    def _optuna_sampler(self, taken: frozenset[str], attempt: int) -> optuna.samplers.BaseSampler:
-        seed = int(np.random.SeedSequence(self._seed(len(taken), attempt)).generate_state(1)[0])
+    def _optuna_sampler(self, taken: frozenset[str]) -> optuna.samplers.BaseSampler:
+        seed = int(np.random.SeedSequence(self._seed(len(taken), 0)).generate_state(1)[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             match self.name:
@@ -180,12 +191,12 @@ class Asker:
                         self._proposer,
                         self._ordered(),
                         taken,
-                        self._seed(len(taken), attempt),
+                        (self.study.seed,),
                     )
                 case "tpe":
                     return optuna.samplers.TPESampler(seed=seed)
                 case "gp":
-                    return optuna.samplers.GPSampler(seed=seed)
+                    return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
                 case "nsga2":
                     return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
                 case _:

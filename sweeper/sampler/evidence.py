@@ -1,7 +1,7 @@
 """What a finished trial teaches the model, as plain numbers."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import Fault
@@ -131,14 +131,12 @@ def _accepted(record: TrialRecord) -> dict[str, dict[str, tuple[float, ...]]]:
         return {}
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for measurement in record.measurements:
-        kinds: dict[str, list[tuple[float, ...]]] = {}
-        for request in record.requests:
-            if request.workload != measurement.workload or request.error:
-                continue
-            if request.accepted_histogram:
-                counts = tuple(map(float, request.accepted_histogram))
-                kinds.setdefault(request.prompt_kind, []).append(counts)
-        summed = {kind: add_up(rows) for kind, rows in sorted(kinds.items())}
+        # Not from the requests: a stored record comes without them.
+        summed = {
+            kind: tuple(map(float, counts))
+            for kind, counts in (measurement.accepted_by_kind or {}).items()
+            if sum(counts)
+        }
         if not summed and (whole := _whole(measurement, shape.depth)):
             summed = {"": whole}
         if summed:
@@ -168,13 +166,3 @@ def _whole(measurement: Measurement, depth: int) -> tuple[float, ...] | None:
         # Where the accepted tokens lie is a guess: count it as a tenth.
         steps /= 10
     return tuple(max(a - b, 0.0) * steps for a, b in itertools.pairwise(survive))
-
-
-def add_up(rows: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """Return the sum of histograms of different lengths."""
-    total: list[float] = []
-    for row in rows:
-        total.extend([0.0] * (len(row) - len(total)))
-        for i, count in enumerate(row):
-            total[i] += count
-    return tuple(total)

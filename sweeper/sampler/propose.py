@@ -5,6 +5,7 @@ exploit   the largest chance of being best, by price
 mix       that and the knowledge gradient in turn
 """
 
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -48,13 +49,40 @@ class Stopping:
     settings: int
 
 
+def basis(launches: int) -> int:
+    """Return how many of so many finished trials the model is fitted to: all below 40.
+
+    From then on at least nine in ten, so that a long sweep fits it a few times in each doubling.
+    """
+    stride = 1 if launches < 40 else 1 << ((launches // 10).bit_length() - 1)
+    return launches - launches % stride
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What the model believes after some trials, kept for the next question about them."""
+
+    known: tuple[Evidence, ...]
+    seed: tuple[int, ...]
+    belief: Belief
+    gains: tuple[Array, ...]
+    feasible: Mask
+    price: Array
+    worth: dict[str, Array]
+
+
 class Proposer:
-    """Proposes launches of a plan; holds no state besides the features of the settings."""
+    """Proposes launches of a plan, as a function of what it is given.
+
+    It keeps the features of the settings, and the last belief for the next question about the
+    same trials.
+    """
 
     def __init__(self, table: Table, targets: Sequence[Target]) -> None:
         self.table = table
         self.targets = tuple(targets)
         self.model = Model(table, targets)
+        self._last: _View | None = None
 
     def propose(
         self, evidence: Iterable[Evidence], taken: Collection[str], seed: Sequence[int]
@@ -75,14 +103,13 @@ class Proposer:
         row = first_launch(table, taken, free & (works > 0.5))
         if row is not None:
             return table.keys[row]
-        rng = np.random.default_rng(list(seed))
-        belief = self.model.believe(known, rng)
-        gains, feasible = self.gains(belief)
+        view = self._view(known, seed)
         count = table.plan_rows
-        worth = self._worth(belief, gains, feasible, known, rng)[:count]
+        launches = len({key for key in taken if key in table.row} | {e.key for e in known})
+        worth = self._worth(view, launches)[:count]
         # The mean decides among settings that no sample calls the best.
-        mean = gains[0][:, :count].mean(axis=0)
-        score = (worth + 1e-6 * np.exp(mean - mean.max())) * works / self.price(known)[:count]
+        mean = view.gains[0][:, :count].mean(axis=0)
+        score = (worth + 1e-6 * np.exp(mean - mean.max())) * works / view.price[:count]
         likely = free & (works >= HOPE)
         score[~(likely if likely.any() else free)] = -np.inf
         return table.keys[int(np.argmax(score))]
@@ -91,8 +118,8 @@ class Proposer:
         """Return how likely a better setting is left, by the first objective."""
         table = self.table
         known = [e for e in evidence if e.key in table.row]
-        belief = self.model.believe(known, np.random.default_rng(list(seed)))
-        gains, feasible = self.gains(belief)
+        view = self._view(known, seed)
+        feasible = view.feasible.copy()
         # A setting that cannot or probably cannot work is no hope.
         unfit = {e.key for e in known if e.unfit}
         feasible[:, : table.plan_rows] &= self.works(known) > 0.5
@@ -100,10 +127,29 @@ class Proposer:
         tried = {e.key for e in known if e.measured} | unfit
         launched = np.array([key in tried for key in table.keys])
         return Stopping(
-            chance=chance_of_better(gains[0], feasible, launched, belief.misfit[0]),
+            chance=chance_of_better(view.gains[0], feasible, launched, view.belief.misfit[0]),
             launched=int(launched[: table.plan_rows].sum()),
             settings=table.plan_rows,
         )
+
+    def _view(self, known: Sequence[Evidence], seed: Sequence[int]) -> _View:
+        """Return what the model believes after the trials that it is fitted to."""
+        fitted = tuple(known[: basis(len(known))])
+        last = self._last
+        if last is not None and last.seed == tuple(seed) and _same(last.known, fitted):
+            return last
+        belief = self.model.believe(fitted, np.random.default_rng([*seed, len(fitted)]))
+        gains, feasible = self.gains(belief)
+        self._last = _View(
+            known=fitted,
+            seed=tuple(seed),
+            belief=belief,
+            gains=gains,
+            feasible=feasible,
+            price=self.price(fitted),
+            worth={},
+        )
+        return self._last
 
     def gains(self, belief: Belief) -> tuple[tuple[Array, ...], Mask]:
         """Return each objective's log so that larger is better, and where limits are kept."""
@@ -141,20 +187,28 @@ class Proposer:
         found = fit(design.rows[rows], logs - middle, noise, 0 * design.mean, design.sd)
         return np.asarray(np.exp(np.clip(design.rows @ found.mean, -1.0, 1.0)))
 
-    def _worth(
-        self,
-        belief: Belief,
-        gains: tuple[Array, ...],
-        feasible: Mask,
-        known: Sequence[Evidence],
-        rng: np.random.Generator,
-    ) -> Array:
-        launches = len({e.key for e in known})
+    def _worth(self, view: _View, launches: int) -> Array:
+        """Return the gain of a launch of each row, at this number of settings taken."""
+        gains, feasible = view.gains, view.feasible
+        kind = "chance"
         # The first objective decides the winner, so every third launch is for it alone.
         if len(gains) > 1 and launches % 3:
-            measured = {e.key for e in known if e.measured}
-            launched = np.array([key in measured for key in self.table.keys])
-            return hypervolume(gains, feasible, launched, rng)
-        if len(gains) == 1 and launches >= EXPLOIT_LAUNCHES and launches % 2:
-            return knowledge(gains[0], feasible, belief.noise[0])
-        return chance_of_best(gains[0], feasible)
+            kind = "volume"
+        elif len(gains) == 1 and launches >= EXPLOIT_LAUNCHES and launches % 2:
+            kind = "knowledge"
+        if kind not in view.worth:
+            match kind:
+                case "volume":
+                    measured = {e.key for e in view.known if e.measured}
+                    launched = np.array([key in measured for key in self.table.keys])
+                    rng = np.random.default_rng([*view.seed, len(view.known), 1])
+                    view.worth[kind] = hypervolume(gains, feasible, launched, rng)
+                case "knowledge":
+                    view.worth[kind] = knowledge(gains[0], feasible, view.belief.noise[0])
+                case _:
+                    view.worth[kind] = chance_of_best(gains[0], feasible)
+        return view.worth[kind]
+
+
+def _same(some: Sequence[Evidence], others: Sequence[Evidence]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))

@@ -43,8 +43,8 @@ def first_launch(table: Table, taken: Collection[str], allowed: Mask) -> int | N
     candidates = [
         r
         for r in np.flatnonzero(allowed).tolist()
-        if not _graphs_off(table, table.settings[r])
-        and (role is None or role.fits(table.settings[r].shape))
+        if (role is None or role.fits(table.settings[r].shape))
+        and not _graphs_off(table, table.settings[r])
     ]
     if not candidates:
         return None

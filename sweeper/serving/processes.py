@@ -100,12 +100,10 @@ def sweep(
     killed: set[ProcessId] = set()
     end = time.monotonic() + _SWEEP_S
     while time.monotonic() < end:
+        seen = [s for s in all_processes() if s.alive and _is_ours(s, is_mark, is_log)]
+        # Asked after the look, so that who has got an owner meanwhile is among them.
         spared = ancestors | spare()
-        found = [
-            ProcessId(stat.pid, stat.starttime)
-            for stat in all_processes()
-            if stat.alive and stat.pid not in spared and _is_ours(stat, is_mark, is_log)
-        ]
+        found = [ProcessId(s.pid, s.starttime) for s in seen if s.pid not in spared]
         killed.update(one for one in found if kill_process(one.pid, one.starttime))
         if not any(one.alive() for one in found):
             break

@@ -13,7 +13,7 @@ step), not from any one machine; `fit` moves away from them as measurements come
 """
 
 from sweeper.speculation.acceptance import MAX_POSITIONS, acceptance_design, lengths
-from sweeper.speculation.regression import Array, Design, Fit, fit
+from sweeper.speculation.regression import Array, Design, Fit, fit, fits
 from sweeper.speculation.shape import GRAPHS_OFF, SHAPE_FLAGS, Factor, Setting, Shape, shape_of
 from sweeper.speculation.step_time import step_design
 
@@ -29,6 +29,7 @@ __all__ = [
     "Shape",
     "acceptance_design",
     "fit",
+    "fits",
     "lengths",
     "shape_of",
     "step_design",

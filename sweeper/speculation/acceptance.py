@@ -90,7 +90,15 @@ def lengths(
         kinds: Number of prompt kinds.
         shares: Share of each kind in the output tokens, summing to 1.
     """
-    chance = np.zeros((logits.shape[0], arms, kinds, MAX_POSITIONS))
-    chance[:, index[:, 0], index[:, 1], index[:, 2]] = 1.0 / (1.0 + np.exp(-logits))
-    by_kind = 1.0 + np.cumprod(chance, axis=3).sum(axis=3)
-    return np.asarray(1.0 / (shares / by_kind).sum(axis=2))
+    chance = 1.0 / (1.0 + np.exp(-logits))
+    place = index[:, 0] * kinds + index[:, 1]
+    by_kind = np.ones((len(logits), arms * kinds))
+    product = np.ones((len(logits), arms * kinds))
+    for position in range(int(index[:, 2].max(initial=-1)) + 1):
+        # Each shape that has this position has all before it.
+        cells = np.flatnonzero(index[:, 2] == position)
+        reached = product[:, place[cells]] * chance[:, cells]
+        product[:, place[cells]] = reached
+        by_kind[:, place[cells]] += reached
+    lengths_by_kind = by_kind.reshape(len(logits), arms, kinds)
+    return np.asarray(1.0 / (shares / lengths_by_kind).sum(axis=2))

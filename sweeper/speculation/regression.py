@@ -1,5 +1,6 @@
 """Linear regression in Bayesian form: a design with priors, measurements with known noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +86,23 @@ def fit(rows: Array, values: Array, noise: Array, mean: Array, sd: Array) -> Fit
         mean: Prior means, p.
         sd: Prior standard deviations, p.
     """
+    return fits(rows, values, noise, mean, [sd])[0]
+
+
+def fits(rows: Array, values: Array, noise: Array, mean: Array, sds: Sequence[Array]) -> list[Fit]:
+    """Fit as `fit` does, once for each of several prior standard deviations."""
     weighted = rows.T / noise
-    root: Array = np.asarray(np.linalg.cholesky(weighted @ rows + np.diag(sd**-2.0)))
+    gram = weighted @ rows
     residual = values - rows @ mean
-    pull = np.linalg.solve(root, weighted @ residual)
-    evidence = -0.5 * (
-        residual @ (residual / noise)
-        - pull @ pull
-        + np.log(noise).sum()
-        + 2 * np.log(np.diag(root)).sum()
-        + 2 * np.log(sd).sum()
-        + len(values) * np.log(2 * np.pi)
-    )
-    return Fit(mean=mean + np.linalg.solve(root.T, pull), root=root, evidence=float(evidence))
+    moment = weighted @ residual
+    known = residual @ (residual / noise) + np.log(noise).sum() + len(values) * np.log(2 * np.pi)
+    found = []
+    for sd in sds:
+        root: Array = np.asarray(np.linalg.cholesky(gram + np.diag(sd**-2.0)))
+        pull = np.linalg.solve(root, moment)
+        evidence = -0.5 * (
+            known - pull @ pull + 2 * np.log(np.diag(root)).sum() + 2 * np.log(sd).sum()
+        )
+        moved = np.linalg.solve(root.T, pull)
+        found.append(Fit(mean=mean + moved, root=root, evidence=float(evidence)))
+    return found

@@ -8,10 +8,9 @@ All stamps are engine time in nanoseconds. What cannot be computed is None. Each
 once more for readers in `docs/numbers.md`.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import median
 
 import numpy as np
@@ -27,6 +26,7 @@ from sweeper.statistics.intervals import (
     resamples,
     stream_speeds,
 )
+from sweeper.statistics.windows import windows
 
 __all__ = [
     "LEVEL",
@@ -57,10 +57,11 @@ def summarize(
         TPOT = (l - f) / (n - 1)            sglang.bench_serving; needs n > 1
         gap  = time between two pieces      they hold one token or several
         e2e  = l - s
-        window = max l - min s              of each repeat; of all requests with `duration_s`
-        output_tok_s = median over repeats of (sum of n / window)
+        window = max l - min s              of each repeat; with `duration_s` the steady part,
+                                            ramp to deadline (`windows.py`)
+        output_tok_s = median over repeats of (sum of n / window), n within the window
         output_tok_s_per_user = median over requests of n / e2e
-        achieved_concurrency = sum of time in flight / sum of windows
+        achieved_concurrency = sum of time in flight within windows / sum of windows
 
     With V verify steps and h[i] of them accepting i draft tokens, summed over requests:
 
@@ -88,10 +89,10 @@ def summarize(
         client_cpu_share: CPU time of the client by window.
     """
     good = [r for r in requests if r.error is None]
-    windows = _windows(requests, workload)
-    window_s = sum(w for w, _ in windows)
-    speeds = [n / w for w, n in windows if n is not None]
-    if len(speeds) < len(windows):  # a repeat without counts would make the others stand for it
+    found = windows(requests, workload)
+    window_s = sum(w.seconds for w in found)
+    speeds = [w.tokens / w.seconds for w in found if w.tokens is not None]
+    if len(speeds) < len(found):  # a repeat without counts would make the others stand for it
         speeds = []
     tok_s = median(speeds) if speeds else None
     interval = _speed_interval(speeds, good, workload.seed)
@@ -103,13 +104,12 @@ def summarize(
         if r.first_ns is not None and (r.output_tokens or 0) > 1 and r.output_tokens
     ]
     gaps = [(b - a) / 1e6 for r in good for a, b in pairwise(r.chunk_ns)]
-    flight_ns = sum(r.last_ns - r.sent_ns for r in requests if r.last_ns is not None)
     measurement = Measurement(
         workload=workload.name,
         requests=len(good),
         failed_requests=len(requests) - len(good),
         concurrency=workload.concurrency,
-        achieved_concurrency=flight_ns / 1e9 / window_s if window_s else None,
+        achieved_concurrency=sum(w.flight_s for w in found) / window_s if window_s else None,
         window_s=window_s or None,
         prompt_tokens=_total([r.prompt_tokens for r in good]),
         cached_tokens=_total([r.cached_tokens for r in good]),
@@ -156,23 +156,6 @@ def percentile(values: Sequence[float], q: float) -> float | None:
     return float(np.percentile(values, q)) if values else None
 
 
-def _windows(
-    requests: Sequence[RequestTiming], workload: Workload
-) -> list[tuple[float, int | None]]:
-    """Return (seconds, output tokens) of each window; passes of `duration_s` overlap, so one."""
-    groups: dict[int, list[RequestTiming]] = defaultdict(list)
-    for request in requests:
-        groups[request.repeat if workload.duration_s is None else 0].append(request)
-    windows = []
-    for _, group in sorted(groups.items()):
-        good = [r for r in group if r.error is None]
-        ends = [r.last_ns for r in good if r.last_ns is not None]
-        window_ns = max(ends) - min(r.sent_ns for r in group) if ends else 0
-        if window_ns > 0:
-            windows.append((window_ns / 1e9, _total([r.output_tokens for r in good])))
-    return windows
-
-
 def _with_steps(
     measurement: Measurement,
     good: Sequence[RequestTiming],
@@ -197,8 +180,8 @@ def _with_steps(
     histograms = [r.accepted_histogram for r in timed if r.accepted_histogram]
     if len(histograms) < len(timed):
         return replace(measurement, accept_length=tokens / steps, accept_source="counters")
-    length = max(len(h) for h in histograms)
-    pooled = [sum(h[i] for h in histograms if i < len(h)) for i in range(length)]
+    pooled = _pooled(histograms)
+    length = len(pooled)
     verified, accepted = sum(pooled), sum(i * count for i, count in enumerate(pooled))
     if not verified:
         return measurement
@@ -208,9 +191,18 @@ def _with_steps(
         accept_length=(verified + accepted) / verified,
         accept_source="histogram",
         accept_rate=accepted / drafted if drafted else None,
-        accepted_histogram=tuple(pooled),
+        accepted_histogram=pooled,
         accepted_by_position=tuple(sum(pooled[j + 1 :]) / verified for j in range(length - 1)),
+        accepted_by_kind={
+            kind: _pooled([r.accepted_histogram or () for r in timed if r.prompt_kind == kind])
+            for kind in sorted({r.prompt_kind for r in timed})
+        },
     )
+
+
+def _pooled(histograms: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the sum of histograms, as long as the longest."""
+    return tuple(sum(column) for column in zip_longest(*histograms, fillvalue=0))
 
 
 def _speed_interval(

@@ -4,7 +4,9 @@
 
 A sweep of hours sees warm and cold rooms and other users. Where the baseline's launches differ by
 more than chance explains, a value is divided by what the baseline showed around it: between two
-launches of it, on the same slot, the straight line through their logarithms.
+launches of it, on the same slot, the straight line through their logarithms. Several slots are
+unlike machines besides: where each one's launches agree and those of different slots do not, a
+value is divided by what the baseline showed on its slot.
 """
 
 import math
@@ -12,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean
 
 from sweeper.records import TrialRecord
 from sweeper.statistics.intervals import Drift, drift, student_t
@@ -99,7 +101,8 @@ class Trend:
     Attributes:
         level: Geometric mean over the baseline's launches; None without any.
         anchors: Place -> the baseline's launches there, in time.
-        drifted: Whether they differ by more than chance explains.
+        drifted: Whether those of one slot differ by more than chance explains.
+        uneven: Whether the slots differ by more than chance explains.
         noise: Relative standard deviation of a launch that chance explains.
         line: Slope and test over the place with the most launches; None of fewer than three.
     """
@@ -107,8 +110,14 @@ class Trend:
     level: float | None = None
     anchors: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     drifted: bool = False
+    uneven: bool = False
     noise: float = LAUNCH_NOISE
     line: Drift | None = None
+
+    @property
+    def places(self) -> Mapping[str, float]:
+        """Slot -> the mean logarithm of the baseline's launches there."""
+        return {place: fmean(s.log for s in found) for place, found in self.anchors.items()}
 
     @property
     def swing(self) -> tuple[float, float]:
@@ -138,21 +147,34 @@ class Trend:
         return (left, 1 - share), (right, share)
 
     def factor(self, sample: Sample | None) -> float:
-        """Return what the baseline showed around `sample` by its level; 1 without drift."""
-        if not self.drifted or sample is None or self.level is None:
+        """Return what the baseline showed around `sample` by its level; 1 without drift.
+
+        Where only the slots differ it is what the baseline showed on the sample's slot by its
+        level; 1 on a slot where it never ran.
+        """
+        if sample is None or self.level is None or not (self.drifted or self.uneven):
             return 1.0
+        if not self.drifted:
+            here = self.anchors.get(sample.place)
+            return math.exp(fmean(s.log for s in here)) / self.level if here else 1.0
         around = self.around(sample)
         if not around:
             return 1.0
         return math.exp(sum(weight * a.log for a, weight in around)) / self.level
 
     def doubt(self, sample: Sample | None) -> float:
-        """Return the share by which a value may be wrong because the node jumped around it.
+        """Return the share by which a value may be wrong, because of the node.
 
-        It is the difference of the baseline's launches before and after, where chance does not
-        explain it; then nobody knows on which side of the jump the value lies.
+        Where it jumped that is the difference of the baseline's launches before and after, if
+        chance does not explain it; nobody knows on which side of the jump the value lies. On a
+        slot where the baseline never ran it is the difference between those where it did.
         """
-        if not self.drifted or sample is None:
+        if sample is None:
+            return 0.0
+        if self.uneven and sample.place not in self.anchors:
+            levels = self.places.values()
+            return math.expm1(max(levels) - min(levels))
+        if not self.drifted:
             return 0.0
         logs = [a.log for a, _ in self.around(sample)]
         gap = max(logs) - min(logs) if logs else 0.0
@@ -162,9 +184,10 @@ class Trend:
 def trend_of(samples: Sequence[Sample]) -> Trend:
     """Return the trend of the baseline's launches.
 
-    They have drifted if their spread exceeds the 99 % quantile of chi squared for launches that
-    differ by LAUNCH_NOISE and by the noise of their passes, or if five or more of one slot have
-    a trend (Mann-Kendall, p below 0.05) of more than LAUNCH_NOISE in all.
+    They have drifted if their spread about the mean of their slot exceeds the 99 % quantile of
+    chi squared for launches that differ by LAUNCH_NOISE and by the noise of their passes, or if
+    five or more of one slot have a trend (Mann-Kendall, p below 0.05) of more than LAUNCH_NOISE
+    in all. The slots are uneven if their means spread more widely than the same noise explains.
     """
     if not samples:
         return Trend()
@@ -172,6 +195,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     for sample in sorted(samples, key=lambda s: (s.time_s, s.number)):
         places.setdefault(sample.place, []).append(sample)
     logs = [s.log for s in samples]
+    within, between = _squares(list(places.values()))
     most = max(places.values(), key=len)
     line = drift([math.exp(s.log) for s in most], [s.time_s for s in most])
     span_h = (most[-1].time_s - most[0].time_s) / 3600.0
@@ -184,7 +208,8 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     return Trend(
         level=math.exp(fmean(logs)),
         anchors={place: tuple(found) for place, found in places.items()},
-        drifted=_is_too_wide(logs, noise) or not steady,
+        drifted=_is_too_wide(within, len(samples) - len(places), noise) or not steady,
+        uneven=_is_too_wide(between, len(places) - 1, noise),
         noise=noise,
         line=line,
     )
@@ -197,11 +222,18 @@ def _expected_noise(samples: Sequence[Sample]) -> float:
     return math.sqrt(LAUNCH_NOISE**2 + square / fmean(len(s.passes) for s in samples))
 
 
-def _is_too_wide(logs: Sequence[float], noise: float) -> bool:
-    freedom = len(logs) - 1
-    if freedom < 1:
-        return False
-    return variance(logs) / noise**2 * freedom > _chi_squared(_CONFIDENCE, freedom)
+def _squares(groups: Sequence[Sequence[Sample]]) -> tuple[float, float]:
+    """Return the sums of squares of logarithms about the means of their group, and of those
+    means about the mean of all."""
+    middle = fmean(s.log for group in groups for s in group)
+    centres = [fmean(s.log for s in group) for group in groups]
+    within = sum((s.log - c) ** 2 for c, group in zip(centres, groups, strict=True) for s in group)
+    between = sum(len(g) * (c - middle) ** 2 for c, g in zip(centres, groups, strict=True))
+    return within, between
+
+
+def _is_too_wide(squares: float, freedom: int, noise: float) -> bool:
+    return freedom > 0 and squares / noise**2 > _chi_squared(_CONFIDENCE, freedom)
 
 
 def _chi_squared(p: float, df: int) -> float:

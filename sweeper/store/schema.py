@@ -42,6 +42,8 @@ _ARROW: dict[object, pa.DataType] = {
     tuple[float, ...]: pa.list_(pa.float64()),
     tuple[int, ...] | None: pa.list_(pa.int64()),
     tuple[float, ...] | None: pa.list_(pa.float64()),
+    # JSON text.
+    Mapping[str, tuple[int, ...]] | None: pa.string(),
 }
 
 _KEY_COLUMNS = [
@@ -189,6 +191,8 @@ def rows(record: TrialRecord, table: str) -> list[dict[str, Any]]:
 
 
 def _listed(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _json(dict(value))
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -198,7 +202,10 @@ def _tupled(value: object) -> Any:
 
 def measurement_of(row: Mapping[str, Any]) -> Measurement:
     """Return the measurement that a row holds."""
-    return Measurement(**_present(row, Measurement))
+    found = _present(row, Measurement)
+    if (kinds := found.get("accepted_by_kind")) is not None:
+        found["accepted_by_kind"] = {k: tuple(v) for k, v in json.loads(kinds).items()}
+    return Measurement(**found)
 
 
 def request_of(row: Mapping[str, Any]) -> RequestTiming:

@@ -48,6 +48,7 @@ class View:
         launches: Launches spent.
         elapsed_s: Real seconds of this run.
         seconds_left: Real seconds that are likely left; None if unknown.
+        best: The best setting so far, a line for each kind of hardware.
     """
 
     study: Study
@@ -57,6 +58,7 @@ class View:
     launches: int
     elapsed_s: float
     seconds_left: float | None
+    best: tuple[str, ...] = ()
 
 
 class Display(Protocol):
@@ -114,9 +116,13 @@ def _mark(trial: Trial, study: Study) -> str:
 
 def best_line(records: Sequence[TrialRecord], study: Study) -> str:
     """Return the best setting so far, against the baseline, in a line."""
-    objective = study.objectives[0]
     found = standings(records, study.objectives, study.slos)
-    base, top = baseline(found), best(found, study.objectives)
+    return best_text(baseline(found), best(found, study.objectives), study)
+
+
+def best_text(base: Standing | None, top: Standing | None, study: Study) -> str:
+    """Return the best setting, against the baseline, in a line."""
+    objective = study.objectives[0]
     if top is None:
         if base is None:
             return "nothing measured yet"
@@ -141,7 +147,7 @@ class PlainDisplay:
         self._stream = stream
         self._now_s = now_s
         self._last_s = now_s()
-        self._best = ""
+        self._best: tuple[str, ...] = ()
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -155,10 +161,10 @@ class PlainDisplay:
             f"[{view.launches}/{view.study.budget.launches}{left}] "
             f"{record_line(record, view.study)}"
         )
-        line = best_line(view.records, view.study)
-        if line != self._best:
-            self.say(f"    {line}")
-            self._best = line
+        for line in view.best:
+            if line not in self._best:
+                self.say(f"    {line}")
+        self._best = view.best
 
     def update(self, view: View) -> None:
         """Print what is going on if nothing was printed for a while."""
@@ -240,7 +246,7 @@ def _live_lines(view: View) -> list[RenderableType]:
         # A bar of text: rich's own ends without a line end where it is narrower than the screen.
         Text.assemble(("━" * done, "green"), ("━" * (BAR - done), "bright_black")),
         line(f"{view.launches} of {budget} launches, {duration(view.elapsed_s)}{left}"),
-        line(best_line(view.records, view.study), "bold"),
+        *(line(text, "bold") for text in view.best),
     ]
     trials = {trial.number: trial for trial in view.running}
     for slot, status in view.status.items():

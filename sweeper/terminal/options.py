@@ -29,6 +29,11 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="start anew beside earlier results")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all results")
     parser.add_argument("--address", help="a Ray cluster to join; default: Ray on this machine")
+    parser.add_argument(
+        "--hardware",
+        metavar="NAME",
+        help="use GPUs with this in their name only; default: search on each kind by itself",
+    )
     parser.add_argument("--launches", type=int, help="instead of budget.launches")
     parser.add_argument("--seed", type=int, help="instead of the file's seed")
     parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")

@@ -1,36 +1,54 @@
-"""What a sweep leaves for people: best.sh, report.html, and the answer on the terminal."""
+"""What a sweep leaves for people: best.sh, report.html, and the answer on the terminal.
 
-from collections.abc import Sequence
+Each kind of hardware has an answer of its own; the files of all but the first have its name.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from sweeper.judging.verdict import Verdict, judge
+from sweeper.planning.strata import beside, kinds
 from sweeper.records import TrialRecord
 from sweeper.report import write_report
 from sweeper.store import Store, write_text
 from sweeper.study import Study
 from sweeper.terminal.display import print_table
 
+#: Kind of hardware -> its study, its trials, and why its search ended.
+Results = Mapping[str, tuple[Study, Sequence[TrialRecord], str]]
 
-def write_results(store: Store, study: Study, records: Sequence[TrialRecord]) -> Verdict:
-    """Write best.sh and report.html, and return the verdict."""
-    verdict = judge(records, study)
-    if verdict.command:
-        words = "\n".join((verdict.sentence, *verdict.notes))
-        lines = ["#!/bin/sh", *(f"# {line}" for line in words.splitlines())]
-        if "***" in verdict.command:
-            lines.append("# Secrets are hidden as ***; put them in before use.")
-        write_text(store.folder / "best.sh", "\n".join([*lines, verdict.command, ""]), mode=0o755)
+
+def write_results(store: Store, results: Results) -> dict[str, tuple[Verdict, str]]:
+    """Write best.sh and report.html; return the verdict on each kind, and its file."""
+    order = kinds(store.records())
+    found = {}
+    for kind, (study, records, _) in results.items():
+        verdict, name = judge(records, study), beside("best.sh", kind, order)
+        found[kind] = verdict, name
+        if verdict.command:
+            words = "\n".join((verdict.sentence, *verdict.notes))
+            lines = ["#!/bin/sh", *(f"# {line}" for line in words.splitlines())]
+            if len(order) > 1:
+                lines.insert(1, f"# On {kind}:")
+            if "***" in verdict.command:
+                lines.append("# Secrets are hidden as ***; put them in before use.")
+            write_text(store.folder / name, "\n".join([*lines, verdict.command, ""]), mode=0o755)
     write_report(store.folder)
-    return verdict
+    return found
 
 
 def print_results(
-    store: Store, study: Study, records: Sequence[TrialRecord], verdict: Verdict, ended: str
+    store: Store, results: Results, verdicts: Mapping[str, tuple[Verdict, str]]
 ) -> None:
     """Print the table, why the sweep ended, the answer, and where everything is."""
-    print_table(records, study)
-    print(f"\n{ended}")
-    print(verdict.sentence)
-    for note in verdict.notes:
-        print(f"note: {note}")
-    print(f"launch command: {store.folder / 'best.sh'}")
-    print(f"report: {store.folder / 'report.html'}")
+    order = kinds(store.records())
+    for kind, (study, records, ended) in results.items():
+        verdict, name = verdicts[kind]
+        if len(results) > 1:
+            print(f"\nOn {kind}:")
+        print_table(records, study)
+        print(f"\n{ended}")
+        print(verdict.sentence)
+        for note in verdict.notes:
+            print(f"note: {note}")
+        print(f"launch command: {store.folder / name}")
+        print(f"report: {store.folder / beside('report.html', kind, order)}")

@@ -29,7 +29,7 @@ def main() -> None:
     import ray
 
     held = {
-        slot: (stage, assignment(study, number, folder, stage))
+        slot: (stage, assignment(study, number, folder, stage, stop_s=960.0))
         for number, (slot, stage) in enumerate(zip(executor.free_slots(), stages, strict=True))
     }
     for slot, (_, given) in held.items():
@@ -60,6 +60,7 @@ def main() -> None:
     executor.submit(slot, assignment(study, 99, folder, None))
     while not (records := [o.record for o in executor.wait(0.5) if o.record is not None]):
         pass
+    print(records[0].failure, file=sys.stderr, flush=True)
     print(f"next {records[0].state}", flush=True)
     executor.close()
 

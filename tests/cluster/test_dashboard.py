@@ -41,7 +41,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSweep]:
         except OSError:
             pass  # another Ray has it; that is as good
         env = {"RAY_ADDRESS": "10.255.255.1:6379"}
-        with running_sweep(folder, "seen", env=env) as running:
+        with running_sweep(folder, "seen", env=env, scale=15) as running:
             running.until(r"Ray dashboard: ")
             running.until(r"^\[2/60\b")
             yield running

@@ -18,7 +18,8 @@ def test_a_slot_that_hangs_is_killed_with_its_server_and_runs_the_next_trial(
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.cluster.hung", str(tmp_path)],
-        env=environment,
+        # Ray's patience with a worker that does not end is five seconds.
+        env={**environment, "RAY_kill_worker_timeout_milliseconds": "1000"},
         capture_output=True,
         text=True,
         check=False,

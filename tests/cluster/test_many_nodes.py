@@ -1,5 +1,6 @@
 """Sweeps on clusters of many raylets with fake GPUs: parallel, shared, unlike, dying, joining."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.planning.strata import hardware_of, on_hardware
 from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.store import Store
 from tests.cluster.raylets import ENVIRONMENT, Raylets, raylets
@@ -27,6 +29,15 @@ def cluster() -> Iterator[Raylets]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Raylets]:
+    """Two nodes that no test may harm."""
+    with raylets() as running:
+        running.add(8)
+        running.add(8)
+        yield running
+
+
 def store_of(sweep: RunningSweep) -> Store:
     return Store(sweep.folder / "runs" / sweep.study)
 
@@ -40,11 +51,14 @@ def finish(sweep: RunningSweep, limit_s: float = PATIENCE_S) -> list[TrialRecord
     assert store.problems == []
     assert [r.trial.number for r in records] == list(range(len(records)))
     measured = Counter(
-        r.trial.launch.key for r in records if r.state is TrialState.COMPLETE and r.trial.point
+        (hardware_of(r), r.trial.launch.key)
+        for r in records
+        if r.state is TrialState.COMPLETE and r.trial.point
     )
     assert not measured or max(measured.values()) == 1
     # A machine's fault is tried again, so each setting that was begun is measured in the end.
-    assert {r.trial.launch.key for r in records if r.trial.point} == measured.keys()
+    begun = {(hardware_of(r), r.trial.launch.key) for r in records if r.trial.point}
+    assert begun == measured.keys()
     return records
 
 
@@ -79,38 +93,58 @@ def test_nodes_that_die_and_join_lose_no_row(cluster: Raylets, tmp_path: Path) -
     assert re.search(r"the slots had a trial \d+\.\d% of the time", "".join(sweep.lines))
 
 
-def test_two_servers_share_a_node_with_gpus_of_their_own(cluster: Raylets, tmp_path: Path) -> None:
-    cluster.add(8)
+def devices_of(study: str) -> set[str]:
+    """Return what a study's servers are told of GPUs."""
+    found = set()
+    for pid in servers_of(study):
+        with contextlib.suppress(OSError):
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {
+                entry.partition(b"=")[2].decode()
+                for entry in entries
+                if entry.startswith(b"CUDA_VISIBLE_DEVICES=")
+            }
+    return found
+
+
+def test_two_servers_share_a_node_with_gpus_of_their_own(pair: Raylets, tmp_path: Path) -> None:
+    override = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
     with running_sweep(
         tmp_path,
         "halves",
         "--address",
-        cluster.address,
-        env=ENVIRONMENT,
+        pair.address,
+        # Whatever the driver sees, and whichever way Ray treats workers, a server sees its own.
+        env={**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "3", override: "1"},
         launches=6,
         gpus=4,
         slots_per_node=2,
         **SHORT,
     ) as sweep:
+        shown: set[str] = set()
+
+        def looked() -> bool:
+            shown.update(devices_of("halves"))
+            return bool(shown)
+
+        wait_for(looked, "a server", PATIENCE_S)
         records = finish(sweep)
+    assert shown <= {"0,1,2,3", "4,5,6,7"}
     hosts = [r.host for r in records if r.host is not None]
-    assert {host.slot for host in hosts} == {"slot-0", "slot-1"}
+    assert {host.slot for host in hosts} == {"slot-0", "slot-1", "slot-2", "slot-3"}
+    assert len({host.ray_node_id for host in hosts}) == 2
     assert {host.sharing for host in hosts} == {2}
     assert all(len(host.gpu_ids) == 4 for host in hosts)
     check_disjoint(records)
     assert {gpu for host in hosts for gpu in host.gpu_ids} == set(range(8))
 
 
-def test_one_server_runs_on_two_nodes_and_both_ranks_leave(
-    cluster: Raylets, tmp_path: Path
-) -> None:
-    cluster.add(8)
-    cluster.add(8)
+def test_one_server_runs_on_two_nodes_and_both_ranks_leave(pair: Raylets, tmp_path: Path) -> None:
     with running_sweep(
         tmp_path,
         "wide",
         "--address",
-        cluster.address,
+        pair.address,
         env=ENVIRONMENT,
         launches=2,
         gpus=16,
@@ -133,14 +167,12 @@ def test_one_server_runs_on_two_nodes_and_both_ranks_leave(
     assert len({r.trial.launch.key for r in records}) == 2
 
 
-def test_a_rank_that_dies_takes_the_whole_server_with_it(cluster: Raylets, tmp_path: Path) -> None:
-    cluster.add(8)
-    cluster.add(8)
+def test_a_rank_that_dies_takes_the_whole_server_with_it(pair: Raylets, tmp_path: Path) -> None:
     with running_sweep(
         tmp_path,
         "torn",
         "--address",
-        cluster.address,
+        pair.address,
         env=ENVIRONMENT,
         launches=2,
         gpus=16,
@@ -172,36 +204,54 @@ def test_a_rank_that_dies_takes_the_whole_server_with_it(cluster: Raylets, tmp_p
     wait_for(lambda: not servers_of("torn"), "all ranks to be gone", 10.0)
 
 
-def test_unlike_hardware_is_never_mixed(cluster: Raylets, tmp_path: Path) -> None:
+def test_unlike_hardware_is_searched_and_judged_by_itself(
+    cluster: Raylets, tmp_path: Path
+) -> None:
     for kind in ("H200", "A100", "H200"):
         cluster.add(8, kind)
     more = ("--address", cluster.address)
-    with running_sweep(tmp_path, "alike", *more, env=ENVIRONMENT, launches=4, **SHORT) as sweep:
+    with running_sweep(tmp_path, "kinds", *more, env=ENVIRONMENT, launches=9, **SHORT) as sweep:
         records = finish(sweep)
-    names = {r.host.gpu_name for r in records if r.host is not None}
-    assert names == {"simulated H200"}
     said = "".join(sweep.lines)
-    assert (
-        "is not used: other hardware: simulated A100, where the sweep has simulated H200" in said
-    )
+    assert "launches: 6 on 2 x simulated H200, 3 on 1 x simulated A100" in said
+    by_kind = {k: on_hardware(records, k) for k in ("simulated H200", "simulated A100")}
+    for kind, own in by_kind.items():
+        assert Purpose.BASELINE in {r.trial.purpose for r in own}, kind
+        assert f"On {kind}:" in said
+    assert {k: sum(r.launched for r in own) for k, own in by_kind.items()} == {
+        "simulated H200": 6,
+        "simulated A100": 3,
+    }
+    folder = store_of(sweep).folder
+    for name in ("best.sh", "best-simulated-a100.sh", "report.html", "report-simulated-a100.html"):
+        assert (folder / name).is_file(), name
+    # Going on with one kind: the other's rows stay, and are told to nobody.
+    one = ("--hardware", "a100")
+    with running_sweep(
+        tmp_path, "kinds", *more, *one, env=ENVIRONMENT, launches=5, **SHORT
+    ) as sweep:
+        records = finish(sweep)
+    said = "".join(sweep.lines)
+    assert "is not used: it has simulated H200, and a100 is asked for" in said
+    assert "6 of the stored trials left out: measured on other hardware" in said
+    assert Counter(map(hardware_of, records)) == {"simulated H200": 6, "simulated A100": 5}
 
 
 def test_what_no_node_can_hold_is_refused_at_once_with_what_there_is(
-    cluster: Raylets, tmp_path: Path
+    pair: Raylets, tmp_path: Path
 ) -> None:
-    cluster.add(4)
-    more = ("--address", cluster.address)
-    with running_sweep(tmp_path, "large", *more, env=ENVIRONMENT, **SHORT) as sweep:
+    more = ("--address", pair.address)
+    with running_sweep(tmp_path, "large", *more, env=ENVIRONMENT, gpus=16, **SHORT) as sweep:
         begun = time.monotonic()
         assert sweep.process.wait(timeout=PATIENCE_S) == 2
         assert time.monotonic() - begun < 60.0
     said = "".join(sweep.lines)
-    assert "a server needs 8 GPUs on one node; the nodes of the cluster have: 4, 0" in said
+    assert "a server needs 16 GPUs on one node; the nodes of the cluster have: 8, 8, 0" in said
 
 
 def test_the_head_lost_ends_the_driver_and_the_same_command_goes_on(tmp_path: Path) -> None:
     # Ray's patience with a head that is gone is a minute.
-    env = {**ENVIRONMENT, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    env = {**ENVIRONMENT, "RAY_gcs_rpc_server_reconnect_timeout_s": "2"}
     with raylets() as first:
         first.add(8)
         more = ("--address", first.address)

@@ -28,8 +28,8 @@ def test_nodes_are_read_as_ray_lists_them() -> None:
     [
         ([], Shape(gpus=8), "8 GPUs on one node; the nodes of the cluster have: none"),
         ([4, 2], Shape(gpus=8), "8 GPUs on one node; the nodes of the cluster have: 4, 2"),
-        ([8, 4], Shape(gpus=16, nodes=2), "8 GPUs on each of 2 nodes; .*: 8, 4"),
-        ([16], Shape(gpus=16, nodes=2), "8 GPUs on each of 2 nodes; .*: 16"),
+        ([8, 4], Shape(gpus=16, nodes=2), "8 GPUs on each of 2 nodes of one kind; .*: 8, 4"),
+        ([16], Shape(gpus=16, nodes=2), "8 GPUs on each of 2 nodes of one kind; .*: 16"),
     ],
 )
 def test_what_fits_nowhere_is_refused_with_what_there_is(
@@ -70,7 +70,18 @@ def test_servers_without_gpus_keep_to_one_node() -> None:
 def test_servers_over_several_nodes_are_as_many_as_have_nodes(gpus: list[int], over: int) -> None:
     nodes = [node(i, n) for i, n in enumerate(gpus)]
     shape = Shape(gpus=8 * over, nodes=over)
-    count = groups(nodes, shape, 0)
+    count = len(groups(nodes, shape, {}))
     assert count == sum(n >= 8 for n in gpus) // over
-    assert groups(nodes, shape, count) == 0
+    assert groups(nodes, shape, {None: count}) == []
     assert (refusal(nodes, shape) is None) == (count > 0)
+
+
+def test_a_server_is_never_spread_over_unlike_nodes() -> None:
+    shape = Shape(gpus=16, nodes=2)
+    mixed = [Node(id=f"n{i}", gpus=8, kind=kind) for i, kind in enumerate(["H200", "A100"])]
+    assert groups(mixed, shape, {}) == []
+    assert refusal(mixed, shape) is not None
+    more = [*mixed, Node(id="n2", gpus=8, kind="A100"), Node(id="n3", gpus=8, kind="H200")]
+    assert sorted(map(str, groups(more, shape, {}))) == ["A100", "H200"]
+    assert groups(more, shape, {"A100": 1}) == ["H200"]
+    assert refusal(more, shape) is None

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -32,6 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TAG = "SWEEPER_TEST_TAG"
 #: A setting is given up at its third failure, so it is never made to fail more often.
 MOST_FAILURES = 2
+#: Sweeps that run at the same time, and the most kills in one.
+AT_ONCE, MOST_KILLS = 3, 36
 STARTS = multiprocessing.get_context("forkserver")
 STARTS.set_forkserver_preload(["sweeper.search"])
 
@@ -200,9 +203,14 @@ def tormented() -> Iterator[Callable[..., Torment]]:
 
     yield begin
     for torment in made:
-        if torment.driver is not None:
-            torment.driver.kill()
-        torment.family.kill()
+        end(torment)
+
+
+def end(torment: Torment) -> None:
+    """End what a failed test left."""
+    if torment.driver is not None:
+        torment.driver.kill()
+    torment.family.kill()
 
 
 def check_end(torment: Torment, undisturbed: dict[str, Row]) -> None:
@@ -227,21 +235,47 @@ def torment_sweeps(
     undisturbed: dict[str, Row],
     tormented: Callable[..., Torment],
 ) -> Counter[str]:
-    """Run sweep after sweep until there were so many kills; each ends whole."""
+    """Run sweep after sweep, some at once, until there were so many kills; each ends whole."""
     killed: Counter[str] = Counter()
-    while killed.total() < kills:
-        seed = next(seeds)
+    given = 0
+
+    def torment(seed: int, most: int) -> Counter[str]:
         own = folder / str(seed)
         own.mkdir()
-        torment = tormented(own, seed)
-        torment.run(min(36, kills - killed.total()), 0.2)
-        check_end(torment, undisturbed)
-        killed += torment.killed
+        one = tormented(own, seed)
+        one.run(most, 0.2)
+        check_end(one, undisturbed)
+        return one.killed
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        flying: set[Future[Counter[str]]] = set()
+        while killed.total() < kills:
+            while len(flying) < AT_ONCE and given < kills:
+                most = min(MOST_KILLS, kills - given)
+                given += most
+                flying.add(threads.submit(torment, next(seeds), most))
+            done, flying = wait(flying, return_when=FIRST_COMPLETED)
+            for ended in done:
+                killed += ended.result()
+            # What a sweep was given and had no time for is given to later ones.
+            given = killed.total() + MOST_KILLS * len(flying)
     return killed
 
 
+@pytest.fixture(scope="module")
+def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Torment, Future[None]]]:
+    """A sweep on Ray that is tormented while the others are: it waits for Ray most of the time."""
+    torment = Torment(tmp_path_factory.mktemp("ray"), 100, "ray")
+    with ThreadPoolExecutor(1) as threads:
+        yield torment, threads.submit(torment.run, 10, 1.0)
+        end(torment)
+
+
 def test_sweeps_end_whole_whoever_is_killed(
-    tmp_path: Path, tormented: Callable[..., Torment], undisturbed: dict[str, Row]
+    tmp_path: Path,
+    tormented: Callable[..., Torment],
+    undisturbed: dict[str, Row],
+    on_ray: tuple[Torment, Future[None]],
 ) -> None:
     killed = torment_sweeps(tmp_path, itertools.count(), 200, undisturbed, tormented)
     assert killed.total() >= 200
@@ -249,10 +283,10 @@ def test_sweeps_end_whole_whoever_is_killed(
 
 
 def test_a_sweep_on_ray_ends_whole_whoever_is_killed(
-    tmp_path: Path, tormented: Callable[..., Torment], undisturbed: dict[str, Row]
+    on_ray: tuple[Torment, Future[None]], undisturbed: dict[str, Row]
 ) -> None:
-    torment = tormented(tmp_path, 100, "ray")
-    torment.run(10, 1.0)
+    torment, ended = on_ray
+    ended.result()
     check_end(torment, undisturbed)
     assert torment.killed.total() > 3
 

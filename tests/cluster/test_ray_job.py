@@ -55,25 +55,36 @@ def ray_job(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_job_joins_its_cluster_and_keeps_its_results_where_they_stay(tmp_path: Path) -> None:
-    checkout = tmp_path / "checkout"
+def checkout_of(folder: Path, study: str) -> Path:
+    """Return a checkout with a space file of its own.
+
+    Ray unpacks equal packages into one folder, and a job may begin in it before that is done.
+    """
+    checkout = folder / study
     for name in ("sweeper", "search_spaces"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    text = space_text("job", scale=1000, tokens=20, repeats=1, launches=2)
+    text = space_text(study, scale=1000, tokens=20, repeats=1, launches=2)
     (checkout / "job.yaml").write_text(text, encoding="utf-8")
+    return checkout
+
+
+def test_a_job_joins_its_cluster_and_keeps_its_results_where_they_stay(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     done: dict[str, tuple[int, str]] = {}
     with raylets(dashboard=True) as cluster:
         cluster.add(8)
         refused = threading.Thread(
-            target=lambda: done.update(refused=submit(cluster, checkout, "refused", ["job.yaml"]))
+            target=lambda: done.update(
+                refused=submit(cluster, checkout_of(tmp_path, "refused"), "refused", ["job.yaml"])
+            )
         )
         refused.start()
-        done["kept"] = submit(cluster, checkout, "kept", ["job.yaml", "--runs", str(runs)])
+        words = ["job.yaml", "--runs", str(runs)]
+        done["kept"] = submit(cluster, checkout_of(tmp_path, "kept"), "kept", words)
         refused.join()
     status, said = done["kept"]
     assert status == 0, said
-    records = Store(runs / "job").records()
+    records = Store(runs / "kept").records()
     assert [r.state for r in records] == [TrialState.COMPLETE] * 2
     assert all(r.host is not None and r.host.ray_node_id for r in records)
     status, said = done["refused"]

@@ -33,7 +33,13 @@ def test_one_core_and_64_mb_of_shared_memory_are_enough(tmp_path: Path) -> None:
         done = subprocess.run(
             [*inside, sys.executable, "-m", "sweeper.search", str(space)],
             cwd=tmp_path,
-            env={**environment, "RAY_TMPDIR": temp, "HOME": str(tmp_path)},
+            env={
+                **environment,
+                "RAY_TMPDIR": temp,
+                "HOME": str(tmp_path),
+                # What the shell shows is not what made-up servers are given.
+                "CUDA_VISIBLE_DEVICES": "3",
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -44,3 +50,4 @@ def test_one_core_and_64_mb_of_shared_memory_are_enough(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     records = Store(tmp_path / "runs" / "small").records()
     assert [r.state for r in records] == [TrialState.COMPLETE] * 2
+    assert {r.host.gpu_ids for r in records if r.host is not None} == {tuple(range(8))}

@@ -54,6 +54,7 @@ def chosen(land: Landscape, records: list[TrialRecord]) -> Point | None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_best_of_4160_settings_is_found_in_22_launches_in_99_of_100_seeds(
     eagle3: Landscape,
 ) -> None:

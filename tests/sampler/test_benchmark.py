@@ -1,6 +1,7 @@
 """The benchmark of the search, in its smallest form."""
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +24,28 @@ def test_the_benchmark_prints_a_row_for_each_landscape_and_sampler(
     assert "| drawn | random |" in text
     assert "times auto" in text
     assert "settings launched twice: 0" in text
+
+
+def test_sweeps_that_were_written_are_shown_and_drawn_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "runs.jsonl", tmp_path / "search.svg"
+    small = ["--landscapes", "nospec", "--seeds", "2", "--launches", "6"]
+    assert main([*small, "--samplers", "exhaustive", "random", "--out", str(out)]) == 0
+    first = capsys.readouterr().out
+    assert main(["--from", str(out), "--launches", "6", "--figure", str(picture)]) == 0
+    assert capsys.readouterr().out == first
+    root = ET.parse(picture).getroot()
+    assert root.tag.endswith("svg")
+    words = "".join(root.itertext())
+    assert "nospec" in words
+    assert "exhaustive" in words
+
+
+def test_a_rival_goes_on_until_it_hits(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--landscapes", "drawn", "--seeds", "1", "--launches", "5", "--until", "9"]
+    assert main([*small, "--samplers", "exhaustive"]) == 0
+    assert "| drawn | exhaustive | >9/>9/>9 |" in capsys.readouterr().out
 
 
 def test_random_landscapes_have_1812_settings_and_differ_by_seed() -> None:
@@ -56,6 +79,16 @@ def test_a_table_of_measured_settings_is_a_landscape(tmp_path: Path) -> None:
     run = sweep(land, "auto", 0, noise=0.01, launches=16, workers=1)
     assert run.repeats == 0
     assert run.hit is not None
+    assert run.regret[-1] == 0.0
+
+
+def test_the_table_from_a_real_gpu_is_a_landscape() -> None:
+    land = table_landscape(Path("benchmarks/landscapes/h200-one.parquet"))
+    assert len(land.plan.settings) == 6
+    assert land.best_tok_s == pytest.approx(579.56, abs=0.01)
+    baseline = land.truths[land.study.baseline_launch().key]
+    assert baseline.tok_s == pytest.approx((409.594 + 404.158) / 2, abs=0.001)
+    run = sweep(land, "auto", 0, noise=0.02, launches=7, workers=1)
     assert run.regret[-1] == 0.0
 
 

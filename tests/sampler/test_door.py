@@ -1,13 +1,20 @@
 """What holds for every sampler: permitted points, no repeats, the same proposals after a replay."""
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
+import optuna
 import pytest
 
 from sweeper.errors import FailureClass, UserError
 from sweeper.planning.plan import LISTED_POINTS, make_plan
-from sweeper.records import Point, TrialRecord, TrialState
+from sweeper.records import Point, RequestTiming, TrialRecord, TrialState
 from sweeper.sampler import make_sampler
+from sweeper.sampler.replay import encode, finished_trial, suggest
+from sweeper.statistics.measurement import summarize
+from sweeper.store import Store
+from sweeper.study import Study
 from tests.sampler.worlds import PLAIN, SAMPLERS, SMALL, keys, record, small_study, sweep
 
 LARGE = PLAIN.replace("[0.7, 0.8, 0.9]", str([round(0.3 + i / 2000, 4) for i in range(1000)]))
@@ -53,6 +60,62 @@ def test_the_order_in_which_records_are_told_does_not_matter(name: str) -> None:
     for told in [*shuffled, shuffled[0]]:
         other.tell(told)
     assert other.ask(keys(records)) == sampler.ask(keys(records))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_record_from_the_disk_teaches_what_a_live_one_does(name: str, tmp_path: Path) -> None:
+    study = small_study(sampler=name, seed=2)
+    plan = make_plan(study)
+    live = make_sampler(study, plan)
+    records: list[TrialRecord] = []
+    with Store(tmp_path / "run") as store:
+        store.create()
+        for number in range(14):
+            point: Point | None = {} if number == 0 else live.ask(keys(records))
+            assert point is not None
+            state = TrialState.PRUNED if number in (6, 9) else TrialState.COMPLETE
+            done = measured(study, number, point, state)
+            store.write(done)
+            # The loop tells records without their requests.
+            live.tell(replace(done, requests=()))
+            records.append(done)
+        stored = store.records()
+    resumed = make_sampler(study, plan)
+    for told in stored:
+        resumed.tell(told)
+    assert resumed.ask(keys(records)) == live.ask(keys(records))
+    assert resumed.stop_reason() == live.stop_reason()
+
+
+def measured(study: Study, number: int, point: Point, state: TrialState) -> TrialRecord:
+    """Return a record with requests of two prompt kinds, as a slot would."""
+    done = record(study, number, point)
+    histograms = {"chat": (60, 30, 10), "code": (20, 30, 50)}
+    requests = tuple(
+        RequestTiming(
+            workload="single",
+            repeat=0,
+            prompt_id=kind,
+            prompt_kind=kind,
+            sent_ns=0,
+            first_ns=10**8,
+            last_ns=5 * 10**9,
+            output_tokens=400,
+            verify_steps=100 if point else None,
+            accepted_histogram=histogram if point else None,
+        )
+        for kind, histogram in histograms.items()
+    )
+    kinds = summarize(requests, workload=study.workloads[0], gpus=1).accepted_by_kind
+    assert kinds == (histograms if point else None)
+    first, *others = done.measurements
+    return replace(
+        done,
+        state=state,
+        requests=requests,
+        measurements=(replace(first, accepted_by_kind=kinds), *others),
+        reason="slower than the best one" if state is TrialState.PRUNED else None,
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -142,3 +205,23 @@ def test_an_unknown_sampler_is_refused() -> None:
     study = small_study(sampler="annealing")
     with pytest.raises(UserError, match="annealing"):
         make_sampler(study, make_plan(study))
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_point_comes_back_from_optuna_as_it_was(flat: bool) -> None:
+    study = small_study()
+    for point, _ in make_plan(study).settings.values():
+        stored = encode(study.space, point, flat=flat)
+        trial = optuna.trial.FixedTrial(stored)
+        assert suggest(trial, study.space, flat=flat) == point  # type: ignore[arg-type]
+
+
+def test_samplers_that_look_at_parameters_together_see_the_same_ones_in_all_trials() -> None:
+    study = small_study()
+    names = {p.name for p in study.space.parameters}
+    for point, _ in make_plan(study).settings.values():
+        trial = finished_trial(
+            record(study, 1, point), study.space, study.objectives, study.slos, flat=True
+        )
+        assert trial is not None
+        assert trial.params.keys() == names

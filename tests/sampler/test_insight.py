@@ -1,13 +1,16 @@
 """Importances, and the file for optuna-dashboard."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
 
 from sweeper.errors import FailureClass
+from sweeper.planning.plan import make_plan
 from sweeper.records import Point, TrialRecord, TrialState
-from sweeper.sampler import export_sqlite, importances
+from sweeper.sampler import export_sqlite, importances, make_sampler
+from sweeper.sampler.replay import finished_trial
 from tests.sampler.worlds import SMALL, record, small_study, sweep
 
 
@@ -56,3 +59,33 @@ def test_the_exported_file_holds_every_trial_as_it_ended(tmp_path: Path) -> None
         r.measurements[0].output_tok_s or 0.0 for r in records if r.measurements
     )
     assert trials[1].constraints == {"single.ttft_p99_ms < 500": -400.0}
+
+
+def test_a_trial_stopped_early_keeps_what_it_measured() -> None:
+    study = small_study()
+    done = record(study, 3, study.space.canonical({"steps": 2}))
+    pruned = replace(done, state=TrialState.PRUNED)
+    trial = finished_trial(pruned, study.space, study.objectives, study.slos)
+    assert trial is not None
+    assert trial.state is optuna.trial.TrialState.PRUNED
+    assert trial.value == done.measurements[0].output_tok_s
+    assert trial.intermediate_values == {0: trial.value}
+    empty = replace(pruned, measurements=())
+    lost = finished_trial(empty, study.space, study.objectives, study.slos)
+    assert lost is not None
+    assert lost.state is optuna.trial.TrialState.FAIL
+
+
+def test_a_sampler_avoids_what_was_stopped_early() -> None:
+    """TPE ranks trials stopped early behind all complete ones."""
+    study = small_study(sampler="tpe")
+    plan = make_plan(study)
+    sampler = make_sampler(study, plan)
+    points = [point for point, _ in plan.settings.values()]
+    taken = set()
+    for number, point in enumerate(points[:24]):
+        done = record(study, number, point)
+        slow = point["steps"] != 2
+        sampler.tell(replace(done, state=TrialState.PRUNED) if slow else done)
+        taken.add(done.trial.launch.key)
+    assert sampler.ask(taken) is not None

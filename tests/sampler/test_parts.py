@@ -18,12 +18,15 @@ from sweeper.sampler.acquire import (
     hypervolume,
     knowledge,
 )
-from sweeper.sampler.evidence import evidence_of, targets_of
+from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
 from sweeper.sampler.failures import chance_to_work
 from sweeper.sampler.halton import halton_points
+from sweeper.sampler.histograms import counts_of
+from sweeper.sampler.propose import basis
 from sweeper.sampler.replay import distribution, encode
 from sweeper.sampler.table import make_table
-from sweeper.speculation import Array
+from sweeper.speculation import Array, fit, fits
+from sweeper.study import Study
 from tests.build import make_record
 from tests.sampler.worlds import PLAIN, SMALL, rng, small_study
 
@@ -70,7 +73,10 @@ def test_histograms_are_kept_by_prompt_kind() -> None:
     study = small_study()
     record = make_record(2)
     launch = study.launch(study.space.canonical({"steps": 2}))
-    record = replace(record, trial=replace(record.trial, launch=launch))
+    told = replace(record.measurements[0], accepted_by_kind={"chat": (100, 100, 50)})
+    record = replace(
+        record, trial=replace(record.trial, launch=launch), requests=(), measurements=(told,)
+    )
     assert evidence_of(record, targets_of(study)).accepted == {
         "single": {"chat": (100.0, 100.0, 50.0)}
     }
@@ -178,3 +184,98 @@ def test_the_baseline_has_a_level_of_each_factor() -> None:
     assert [
         f.labels[v] for f, v in zip(table.factors, table.settings[baseline].levels, strict=True)
     ] == ["default"]
+
+
+def told(study: Study, number: int, steps: int, **accepted: tuple[float, ...]) -> Evidence:
+    launch = study.launch(study.space.canonical({"steps": steps}))
+    return Evidence(
+        number=number,
+        key=launch.key,
+        values=(90.0,),
+        accepted={"single": accepted},
+        gpu_s=None,
+        unfit=False,
+    )
+
+
+def test_histograms_are_added_up_by_setting_and_kind() -> None:
+    study = small_study()
+    table = make_table(study, make_plan(study))
+    evidence = [
+        told(study, 1, 2, chat=(50.0, 30.0, 20.0), code=(10.0, 10.0, 80.0)),
+        told(study, 2, 2, chat=(50.0, 30.0, 20.0)),
+        told(study, 3, 1, chat=(40.0, 60.0)),
+    ]
+    counts = counts_of(table, evidence, "single")
+    assert counts.kinds == ("chat", "code")
+    found = {
+        (r, k): tuple(steps)
+        for r, k, steps in zip(counts.row, counts.kind, counts.steps, strict=True)
+    }
+    two, one = table.row[evidence[0].key], table.row[evidence[2].key]
+    assert found == {
+        (two, 0): (100.0, 60.0, 40.0),
+        (two, 1): (10.0, 10.0, 80.0),
+        (one, 0): (40.0, 60.0, 0.0),
+    }
+    length, variance = counts.lengths()[one]
+    assert np.exp(length) == pytest.approx(1.6)
+    assert variance == pytest.approx(0.24 / 100 / 1.6**2)
+    chances = {
+        (counts.row[i], counts.kind[i], j): a / t
+        for i, j, t, a in zip(*counts.survival(), strict=True)
+    }
+    assert chances == {
+        (two, 0, 0): 0.5,
+        (two, 0, 1): 0.4,
+        (two, 1, 0): 0.9,
+        (two, 1, 1): pytest.approx(80 / 90),
+        (one, 0, 0): 0.6,
+    }
+    made = (100 + 120 + 120) + (10 + 20 + 240) + (40 + 120)
+    assert counts.shares() == pytest.approx([500 / made, 270 / made])
+
+
+def test_kinds_are_pooled_where_one_trial_does_not_tell_them_apart() -> None:
+    study = small_study()
+    table = make_table(study, make_plan(study))
+    evidence = [
+        told(study, 1, 1, chat=(40.0, 60.0), code=(10.0, 90.0)),
+        told(study, 2, 2, **{"": (50.0, 30.0, 20.0)}),
+    ]
+    counts = counts_of(table, evidence, "single")
+    assert counts.kinds == ("",)
+    assert sorted(map(tuple, counts.steps)) == [(50.0, 30.0, 20.0), (50.0, 150.0, 0.0)]
+    assert counts_of(table, [], "single").shares() == pytest.approx([1.0])
+
+
+@given(st.integers(0, 5000))
+def test_the_model_is_fitted_to_nearly_all_trials(launches: int) -> None:
+    used = basis(launches)
+    assert 0.9 * launches <= used <= launches
+    assert launches >= 40 or used == launches
+    assert basis(used) == used
+
+
+def test_a_long_sweep_fits_the_model_a_few_times_in_each_doubling() -> None:
+    assert len({basis(n) for n in range(1001)}) < 100
+
+
+def test_several_priors_are_fitted_as_one_by_one() -> None:
+    rows = rng(3).normal(size=(7, 3))
+    values, noise = rng(4).normal(size=7), np.full(7, 0.3)
+    sds = [np.full(3, 0.5), np.array([0.1, 1.0, 2.0])]
+    for sd, many in zip(sds, fits(rows, values, noise, np.ones(3), sds), strict=True):
+        one = fit(rows, values, noise, np.ones(3), sd)
+        # The same posterior by its covariance form.
+        covariance = np.diag(sd**2)
+        of_values = rows @ covariance @ rows.T + np.diag(noise)
+        left = values - rows @ np.ones(3)
+        mean = 1 + covariance @ rows.T @ np.linalg.solve(of_values, left)
+        evidence = -0.5 * (
+            left @ np.linalg.solve(of_values, left)
+            + np.linalg.slogdet(of_values)[1]
+            + 7 * np.log(2 * np.pi)
+        )
+        assert many.mean == pytest.approx(mean) == one.mean
+        assert many.evidence == pytest.approx(evidence) == one.evidence

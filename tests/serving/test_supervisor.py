@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.serving import supervisor
-from sweeper.serving.processes import ProcessId, sweep_marked
+from sweeper.serving.processes import ProcessId, sweep, sweep_marked
 from sweeper.serving.supervised import Job, Supervised
 
 HERE = Path(__file__).parent
@@ -289,6 +289,24 @@ def test_a_sweep_leaves_servers_alone_whose_supervisor_lives(tmp_path: Path) -> 
     assert all(one.alive() for one in members.values())
     owned.close()
     assert still_alive(members) == []
+
+
+def test_a_sweep_leaves_a_server_alone_that_starts_in_the_middle_of_it(tmp_path: Path) -> None:
+    mark = f"test-{tmp_path.name}-{os.getpid()}/"
+    late: list[subprocess.Popen[bytes]] = []
+
+    def spare() -> set[int]:
+        """Have the late one come just after its owner would have been seen."""
+        if not late:
+            environment = {**os.environ, supervisor.MARK: f"{mark}1"}
+            late.append(subprocess.Popen(["sleep", "600"], env=environment))
+        return set()
+
+    killed = sweep(lambda found: found.startswith(mark), lambda _: False, spare)
+    assert late[0].poll() is None
+    assert killed == 0
+    late[0].kill()
+    late[0].wait()
 
 
 def test_a_sweep_without_a_mark_is_refused() -> None:
