@@ -17,7 +17,7 @@ import pstats
 import tempfile
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -185,6 +185,10 @@ class TimedSampler:
         self._inner.stop_reason()
         self.spent_s += time.perf_counter() - begun
         return None
+
+    def merit(self, before: int) -> Mapping[str, float]:
+        """Ask what is believed of settings."""
+        return self._inner.merit(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

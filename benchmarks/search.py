@@ -31,7 +31,7 @@ from benchmarks.search_landscapes import Landscape
 from benchmarks.search_machines import all_landscapes
 from benchmarks.search_report import REGRET_AT, Run, ratios, table
 from benchmarks.search_tables import table_landscape
-from sweeper.judging.confirmation import next_confirmation
+from sweeper.judging.confirmation import Merit, next_confirmation
 from sweeper.objective import best, standings
 from sweeper.records import Point, Purpose, TrialRecord
 from sweeper.sampler import make_sampler
@@ -112,7 +112,7 @@ def sweep(
         hours=tuple(_hours(records[: hit or len(records)], s) for s in (600, 60)),
         ran=len(records),
         regret=tuple(regrets[min(n, launches, len(regrets)) - 1] for n in REGRET_AT),
-        final=_final(land, records[:launches], noise, rng),
+        final=_final(land, records[:launches], noise, rng, asked.merit),
         stop=stop,
         ask_s=(sum(asks[:launches]) / len(asks[:launches]), max(asks[:launches])),
         repeats=repeats,
@@ -128,11 +128,15 @@ def _start_share(record: TrialRecord) -> float:
 
 
 def _final(
-    land: Landscape, records: list[TrialRecord], noise: float, rng: np.random.Generator
+    land: Landscape,
+    records: list[TrialRecord],
+    noise: float,
+    rng: np.random.Generator,
+    merit: Merit,
 ) -> float:
     """Confirm as a sweep does, and return the regret of its winner."""
     study = replace(land.study, budget=replace(land.study.budget, confirm=CONFIRM))
-    while (chosen := next_confirmation(study, records, ())) is not None:
+    while (chosen := next_confirmation(study, records, (), merit=merit)) is not None:
         record = land.launch(
             len(records),
             chosen[0],

@@ -145,6 +145,7 @@ class Stratum:
             seats=self._seats,
             alive=self._alive,
             launched=self._launched,
+            merit=self.sampler.merit,
         )
 
     def _assignment(self, trial: Trial) -> Assignment:

@@ -183,7 +183,7 @@ def test_the_baseline_is_measured_again_after_so_many_launches_and_at_the_end(
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("confirm", [1, 2, 3, 4, 6, 9])
+@pytest.mark.parametrize("confirm", [1, 2, 3, 4, 6, 8, 9])
 def test_the_reserve_is_spent_on_finalists_and_baseline_in_turn(
     study: Study, confirm: int
 ) -> None:
@@ -230,3 +230,45 @@ def test_a_larger_budget_goes_on_with_the_search_and_confirms_again(study: Study
     assert len(more) == 14
     purposes = [r.trial.purpose for r in more[8:]]
     assert purposes == [Purpose.SEARCH] * 3 + [Purpose.CONFIRM] * 3
+
+
+def test_finalists_are_the_best_by_what_the_sampler_makes_of_the_search(study: Study) -> None:
+    small = with_budget(study, launches=16, confirm=8)
+    found = play(small)[:8]
+    searched = [r.trial.launch.key for r in found if r.trial.point]
+    merits = {key: float(i) for i, key in enumerate(searched)}
+    asked: list[int] = []
+
+    def merit(before: int) -> dict[str, float]:
+        asked.append(before)
+        return merits
+
+    ask = FirstLeft(small)
+    while True:
+        number = len(found)
+        ledger = Ledger(study=small, records=found, running=(), next_number=number, merit=merit)
+        trial = next_trial(ledger, ask)
+        if trial is None:
+            break
+        found.append(record_of(trial, TrialState.COMPLETE, FailureClass.OOM))
+    confirmed = {r.trial.launch.key for r in found[8:] if r.trial.point}
+    assert confirmed == set(searched[-3:])
+    # What confirmations show is no news of the search.
+    assert set(asked) == {8}
+
+
+def test_a_node_that_drifts_leaves_the_model_out(study: Study) -> None:
+    small = with_budget(study, every=1, launches=20, confirm=8)
+    found: list[TrialRecord] = []
+    for number, record in enumerate(play(small)[:12]):
+        speed = 100.0 * 0.97**number
+        trial = record.trial
+        found.append(replace(make_record(number, tok_s=speed), trial=trial))
+
+    def merit(_: int) -> dict[str, float]:
+        raise AssertionError("the model was asked")
+
+    ledger = Ledger(study=small, records=found, running=(), next_number=12, merit=merit)
+    trial = next_trial(ledger, FirstLeft(small))
+    assert trial is not None
+    assert trial.purpose is Purpose.CONFIRM

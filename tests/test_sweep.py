@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -111,6 +111,9 @@ class FirstLeft:
 
     def stop_reason(self) -> str | None:
         return None
+
+    def merit(self, before: int) -> Mapping[str, float]:
+        return {}
 
 
 @pytest.fixture

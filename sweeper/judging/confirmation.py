@@ -4,22 +4,24 @@
 
 The best of many measured settings was lucky as well as good, so it is measured again on fresh
 launches with fresh prompts, and only those are judged. The baseline comes first, last and after
-every second launch, so that each one has it on both sides. A finalist that is certainly not the
-best one is not launched again; one around which the node jumped is, while the reserve lasts.
+every second launch (once after three, where that makes it the last), so that each one has it on
+both sides. A finalist that is certainly not the best one is not launched again; one around which
+the node jumped is, while the reserve lasts.
 
 Where there are several slots such a sequence runs on one of them, so that what is compared ran on
 the same machine; a reserve for several sequences is shared out over as many slots.
 """
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sweeper.objective import Standing, best, contenders, sample, standings, trend
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 
 #: Confirmation launches from which three finalists are compared instead of two.
-_FOR_THREE = 9
+_FOR_THREE = 8
 #: Confirmations of settings between two of the baseline.
 _BETWEEN = 2
 #: Further finalists of which the node's jumps leave open whether they are the best.
@@ -28,6 +30,15 @@ _MAYBE = 3
 _FOR_A_SLOT = 6
 #: Machine faults of one setting among the confirmations that leave it out.
 _FAULTS = 2
+
+#: Number of a trial -> launch key -> what is believed of settings measured before it; larger is
+#: better, and empty where nothing is known but what was measured.
+Merit = Callable[[int], Mapping[str, float]]
+
+
+def no_merit(_before: int) -> Mapping[str, float]:
+    """Know nothing but what was measured."""
+    return {}
 
 
 def confirmation_block(
@@ -53,6 +64,7 @@ def next_confirmation(
     slot: str | None = None,
     seats: Mapping[int, str] | None = None,
     alive: Collection[str] = (),
+    merit: Merit = no_merit,
 ) -> tuple[Point, Launch] | None:
     """Return the next setting to confirm, the baseline as an empty point; None if none is left.
 
@@ -65,6 +77,7 @@ def next_confirmation(
         slot: Where it would run; None where there is only one.
         seats: Number of a trial in flight -> its slot.
         alive: All slots in service.
+        merit: What the sampler makes of what was measured.
 
     Returns:
         The point and its launch; None also for a slot that takes no part.
@@ -86,13 +99,14 @@ def next_confirmation(
     if left <= 0:
         return None
     base = study.baseline_launch()
-    chosen = _still_in(finalists(study, records, finished), study, records, finished)
+    chosen = _still_in(finalists(study, records, finished, merit), study, records, finished)
     if not chosen:
         return None
     if share > 2 and not _is_out(base.key, finished):
         keys = [t.launch.key for t in here]
         since = next((i for i, key in enumerate(reversed(keys)) if key == base.key), None)
-        if since is None or since >= _BETWEEN or (left == 1 and since):
+        due = since is None or (since >= _BETWEEN and left != 2)
+        if due or (left == 1 and since):
             return {}, base
     moved = trend(records, study.objectives[0])
     doubted = {r.trial.number for r in finished if moved.doubt(sample(r, study.objectives[0]))}
@@ -124,14 +138,18 @@ def _share(slot: str, used: Sequence[str], alive: Collection[str], total: int) -
 
 
 def finalists(
-    study: Study, records: Sequence[TrialRecord], finished: Sequence[TrialRecord]
+    study: Study,
+    records: Sequence[TrialRecord],
+    finished: Sequence[TrialRecord],
+    merit: Merit = no_merit,
 ) -> list[Standing]:
     """Return the settings to confirm, the best first.
 
-    They are the best by value, the simplest within a tie of it, where the node jumped those
-    that may be best if they were measured on its worse side, and the next by value. They stay
-    the same while the confirmations run: of these only the baseline's first one counts, since
-    it tells the drift over the search.
+    They are the best by merit. Where the sampler has no model, or the node was not the same
+    throughout, of which the model knows nothing, they are the best by value, the simplest within
+    a tie of it, and the next by value. Where the node jumped, those that may be best if they were
+    measured on its worse side are among them. They stay the same while the confirmations run: of
+    these only the baseline's first one counts, since it tells the drift over the search.
     """
     fresh = {r.trial.number for r in finished}
     base_key = study.baseline_launch().key
@@ -153,7 +171,12 @@ def finalists(
     if not found:
         return []
     found.sort(key=lambda s: -objective.gain(s.values[0]))
+    top = objective.gain(found[0].values[0])
     moved = trend(before, objective)
+    searched = [r.trial.number for r in before if r.trial.number not in fresh]
+    steady = not moved.drifted and not moved.uneven
+    believed = merit(max(searched, default=-1) + 1) if steady else {}
+    found.sort(key=lambda s: -believed.get(s.key, -math.inf))
 
     def hopeful(standing: Standing) -> float:
         doubt = moved.doubt(sample(standing.records[0], objective))
@@ -162,9 +185,8 @@ def finalists(
 
     total = study.budget.confirm
     count = 3 if total >= _FOR_THREE else 2 if total > 3 else 1
-    simplest = best(found, study.objectives) or found[0]
-    sure = {s.key: s for s in (found[0], simplest, *found)}
-    top = objective.gain(found[0].values[0])
+    simplest = None if believed else best(found, study.objectives)
+    sure = {s.key: s for s in (found[0], simplest or found[0], *found)}
     maybe = sorted((s for s in found if hopeful(s) > top), key=hopeful, reverse=True)
     chosen = list(sure.values())[:count]
     return chosen + [s for s in maybe if s not in chosen][: _MAYBE if count > 1 else 0]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.errors import Fault, StopSweep
-from sweeper.judging.confirmation import confirmation_block, next_confirmation
+from sweeper.judging.confirmation import Merit, confirmation_block, next_confirmation, no_merit
 from sweeper.planning.families import covered, ruled_out, rules
 from sweeper.planning.misfits import misfit
 from sweeper.planning.plan import refusal
@@ -52,6 +52,7 @@ class Ledger:
         seats: Number of a trial in flight -> its slot.
         alive: All slots in service; a single one needs not be told.
         launched: Server starts of finished trials; they are counted if None.
+        merit: Number of a trial -> what the sampler makes of settings measured before it.
     """
 
     study: Study
@@ -62,6 +63,7 @@ class Ledger:
     seats: Mapping[int, str] = field(default_factory=dict)
     alive: Collection[str] = ()
     launched: int | None = None
+    merit: Merit = no_merit
 
     @property
     def launches(self) -> int:
@@ -236,6 +238,7 @@ def _from_reserve(ledger: Ledger, slot: str | None) -> Trial | None:
             slot=slot,
             seats=ledger.seats,
             alive=ledger.alive,
+            merit=ledger.merit,
         )
         return _trial(ledger, Purpose.CONFIRM, *chosen) if chosen else None
     if study.baseline.every is not None and ledger.since_baseline(slot):

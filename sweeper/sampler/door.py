@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import random
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -61,6 +61,14 @@ class Sampler(Protocol):
 
     def stop_reason(self) -> str | None:
         """Return why launching more is not worth it, in a sentence; None while it is."""
+
+    def merit(self, before: int) -> Mapping[str, float]:
+        """Return what is believed of the settings measured by the trials of smaller number.
+
+        Returns:
+            Launch key -> a number that is larger for a better first objective, and is less moved
+            by luck than what was measured; empty where nothing but that is known.
+        """
 
 
 def make_sampler(study: Study, plan: Plan) -> Sampler:
@@ -147,6 +155,13 @@ class Asker:
             f"{found.launched} of {found.settings} settings launched; the chance that another "
             f"is more than 1 % better is {100 * found.chance:.0f} %"
         )
+
+    def merit(self, before: int) -> Mapping[str, float]:
+        """Return what is believed of the measured settings; see `Sampler`."""
+        if self._proposer is None:
+            return {}
+        known = [self._evidence[place] for place in sorted(self._evidence) if place[1] < before]
+        return self._proposer.merit(known, (self.study.seed,))
 
     def _seed(self, taken: int, attempt: int) -> tuple[int, ...]:
         return (self.study.seed, len(self._records), taken, attempt)

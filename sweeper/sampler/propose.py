@@ -132,6 +132,25 @@ class Proposer:
             settings=table.plan_rows,
         )
 
+    def merit(self, evidence: Iterable[Evidence], seed: Sequence[int]) -> dict[str, float]:
+        """Return what the model makes of each measured setting, larger is better.
+
+        The logarithm of the first objective, or less it: a measured one was lucky as well as
+        good, and the settings that share its parameters tell how much.
+
+        Args:
+            evidence: Finished trials, in the order of their numbers.
+            seed: Seeds all chance.
+        """
+        table = self.table
+        known = [e for e in evidence if e.key in table.row]
+        measured = [e.key for e in known if e.measured]
+        if not measured:
+            return {}
+        belief = self.model.believe(known, np.random.default_rng([*seed, len(known)]))
+        mean = self.gains(belief)[0][0].mean(axis=0)
+        return {key: float(mean[table.row[key]]) for key in measured}
+
     def _view(self, known: Sequence[Evidence], seed: Sequence[int]) -> _View:
         """Return what the model believes after the trials that it is fitted to."""
         fitted = tuple(known[: basis(len(known))])

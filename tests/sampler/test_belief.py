@@ -1,5 +1,7 @@
 """What the model believes of settings that were not launched."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,27 @@ def test_a_question_about_the_same_trials_is_answered_without_another_fit() -> N
     assert fits == 1
     proposer.stopping([*evidence, chain(study, 4, 4, "ring", 0.6)], (1,))
     assert fits == 2
+
+
+def test_a_lucky_setting_is_believed_less_than_it_showed() -> None:
+    study = small_study()
+    table = make_table(study, make_plan(study))
+    evidence = [
+        chain(study, number, steps, nccl, 0.6)
+        for number, (steps, nccl) in enumerate(
+            [(steps, nccl) for steps in (1, 2, 3, 4) for nccl in ("default", "ring", "tree")], 1
+        )
+    ]
+    lucky = replace(evidence[3], values=(evidence[3].values[0] * 1.06,))
+    merits = Proposer(table, targets_of(study)).merit([*evidence[:3], lucky, *evidence[4:]], (0,))
+    assert set(merits) == {e.key for e in evidence}
+    # Its neighbours by NCCL have the same chain and the same step time.
+    above = merits[lucky.key] - merits[evidence[4].key]
+    assert 0 < above < 0.75 * np.log(1.06)
+
+
+def test_nothing_is_believed_of_what_was_not_measured() -> None:
+    study = small_study()
+    table = make_table(study, make_plan(study))
+    failed = replace(chain(study, 1, 2, "ring", 0.6), values=(None,), unfit=True)
+    assert Proposer(table, targets_of(study)).merit([failed], (0,)) == {}
