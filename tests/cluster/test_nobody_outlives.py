@@ -27,6 +27,7 @@ from tests.cluster.stages import (
     GONE_STOPPED_S,
     STAGES,
     TIME_SCALE,
+    Countdown,
     Family,
     assignment,
     is_in,
@@ -146,7 +147,7 @@ class Case:
 
     @property
     def gone_s(self) -> float:
-        """Real seconds within which all must be gone, those of asking politely included."""
+        """Seconds of a `Countdown` within which all must be gone, those of asking politely included."""
         polite_s = self.stop_s / TIME_SCALE if self.event.ends == "cancelled" else 0.0
         return self.event.gone_s + polite_s
 
@@ -221,10 +222,10 @@ class Matrix:
                 last.came_back = True
             fate = last = self.fates[case] = Fate()
             held = self._held(slot, family)
-            end = time.monotonic() + case.gone_s
+            countdown = Countdown(case.gone_s)
             case.event.what(held)
             while left := family.members():
-                if time.monotonic() > end:
+                if countdown.is_over():
                     fate.left.extend(left)
                     break
                 yield
@@ -345,13 +346,10 @@ class Driver:
         self.raylet = int(self.read("raylet "))
         self.read("held")
         self.held = len(self.family.leaders())
-        end = time.monotonic() + GONE_S
         event(self)
-        while left := self.family.members():
-            if time.monotonic() > end:
-                self.left.extend(left)
-                return
-            time.sleep(0.02)
+        self.left.extend(self.family.left_after(Countdown(GONE_S)))
+        if self.left:
+            return
         if event is raylet_sigkill:
             self.after = self.read("next ")
 
