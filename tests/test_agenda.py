@@ -262,8 +262,7 @@ def test_a_node_that_drifts_leaves_the_model_out(study: Study) -> None:
     found: list[TrialRecord] = []
     for number, record in enumerate(play(small)[:12]):
         speed = 100.0 * 0.97**number
-        trial = record.trial
-        found.append(replace(make_record(number, tok_s=speed), trial=trial))
+        found.append(replace(make_record(number, tok_s=speed), trial=record.trial))
 
     def merit(_: int) -> dict[str, float]:
         raise AssertionError("the model was asked")

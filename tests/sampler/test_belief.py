@@ -93,7 +93,9 @@ def test_a_lucky_setting_is_believed_less_than_it_showed() -> None:
             [(steps, nccl) for steps in (1, 2, 3, 4) for nccl in ("default", "ring", "tree")], 1
         )
     ]
-    lucky = replace(evidence[3], values=(evidence[3].values[0] * 1.06,))
+    speed = evidence[3].values[0]
+    assert speed is not None
+    lucky = replace(evidence[3], values=(speed * 1.06,))
     merits = Proposer(table, targets_of(study)).merit([*evidence[:3], lucky, *evidence[4:]], (0,))
     assert set(merits) == {e.key for e in evidence}
     # Its neighbours by NCCL have the same chain and the same step time.
