@@ -50,5 +50,6 @@ def print_results(
         print(verdict.sentence)
         for note in verdict.notes:
             print(f"note: {note}")
-        print(f"launch command: {store.folder / name}")
+        if verdict.command:
+            print(f"launch command: {store.folder / name}")
         print(f"report: {store.folder / beside('report.html', kind, order)}")

@@ -1,0 +1,33 @@
+"""What a sweep leaves for people, and what it says it left."""
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.config import parse_study
+from sweeper.records import Purpose, TrialRecord, TrialState
+from sweeper.store import Store
+from sweeper.terminal.results import print_results, write_results
+from tests.build import make_launch, make_record
+from tests.test_config import GOOD
+
+
+@pytest.mark.parametrize("state", [TrialState.COMPLETE, TrialState.INFEASIBLE])
+def test_a_command_is_named_only_where_there_is_one(
+    state: TrialState, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = parse_study(GOOD, "space.yaml").resolved(gpus_present=False)
+    record: TrialRecord = make_record(
+        0, state=state, purpose=Purpose.BASELINE, launch=make_launch(simulated=True)
+    )
+    with Store(tmp_path / "runs" / "small") as store:
+        store.create()
+        store.keep_study(study.text)
+        store.write(record)
+        results = {"simulated": (study, [record], "it ended")}
+        print_results(store, results, write_results(store, results))
+        said = capsys.readouterr().out
+        command = store.folder / "best.sh"
+        assert command.exists() == (state is TrialState.COMPLETE)
+        assert (f"launch command: {command}" in said) == command.exists()
+        assert (store.folder / "report.html").exists()
