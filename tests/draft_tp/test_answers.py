@@ -97,7 +97,7 @@ def ask(url: str, prompt: list[int]) -> dict[str, Any]:
     return answer
 
 
-@pytest.fixture(scope="module", params=["0.5.17", "0.5.23"])
+@pytest.fixture(scope="module", params=[pytest.param("0.5.17", marks=pytest.mark.long), "0.5.23"])
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
