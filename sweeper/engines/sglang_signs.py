@@ -203,7 +203,7 @@ _HOT = (
 NOISE = re.compile(
     r"ignore import error|warning:|\bwarning\b|NCCL INFO|py-?spy|RLIMIT_NOFILE|autotun|"
     r"skipping tactic|#retracted|retract requests|leaked \w+ objects|"
-    r"possible solutions|common cause is|health check failed",
+    r"possible solutions|common cause is|health check failed|\) disabled: ",
     re.IGNORECASE,
 )
 #: A noise word in an exception's own line is no noise.

@@ -1,5 +1,6 @@
 """A server's processes, found by parent: SGLang's titles overwrite the marks in their environment."""
 
+import os
 import time
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def children(pid: int) -> dict[int, str]:
         if parent == pid or parent in found:
             found[child] = name
     return found
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has taken; 0 of one that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def living(pids: set[int]) -> set[int]:

@@ -296,6 +296,15 @@ def test_an_import_that_was_tried_and_handled_is_not_the_cause() -> None:
     assert fail(text, exit_code=-9).kind is F.DRAFT_INCOMPATIBLE
 
 
+def test_a_route_that_is_switched_off_for_want_of_a_module_ends_no_server() -> None:
+    text = (
+        STAMP
+        + "OpenAI Responses API (/v1/responses) disabled: OpenAIServingResponses init failed "
+        "(ModuleNotFoundError: No module named 'openai_harmony')\n"
+    )
+    assert read(text).failure(Ending(exit_code=-2)) is None
+
+
 def test_out_of_memory_inside_nccl_before_the_load_is_memory_that_others_hold() -> None:
     text = (
         STAMP
