@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = parse_options(argv)
     try:
-        study = study_of(options)
         gpus = detect()
         here = bool(gpus.devices())
+        study = study_of(options, gpus_here=here)
         checked = ask_engine(study, make_plan(study), gpus_present=here, say=_say)
         study, plan = checked.study, checked.plan
         if options.plan:

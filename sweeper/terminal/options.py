@@ -9,7 +9,6 @@ from pathlib import Path
 from sweeper.cluster import choose_address
 from sweeper.config import find_space, load_study
 from sweeper.errors import UserError
-from sweeper.serving import detect
 from sweeper.study import SAMPLERS, Study
 
 #: Engine seconds of a real server's start, before the first one was seen.
@@ -46,8 +45,12 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def study_of(options: argparse.Namespace) -> Study:
+def study_of(options: argparse.Namespace, *, gpus_here: bool) -> Study:
     """Return the study that the options mean, its engine resolved.
+
+    Args:
+        options: What `parse_options` read.
+        gpus_here: Whether this machine has GPUs; a cluster that is joined counts as having some.
 
     Raises:
         UserError: The file or an option is wrong.
@@ -65,8 +68,7 @@ def study_of(options: argparse.Namespace) -> Study:
     if options.sampler is not None:
         study = replace(study, sampler=options.sampler)
     joins = choose_address(options.address, os.environ) is not None
-    gpus_present = joins or bool(detect().devices())
-    return study.resolved(gpus_present=gpus_present)
+    return study.resolved(gpus_present=joins or gpus_here)
 
 
 def estimate_hours(study: Study) -> float:
