@@ -10,12 +10,12 @@ import pytest
 from sweeper.errors import FailureClass
 from sweeper.judging.verdict import judge
 from sweeper.objective import Objective, sample, standings, trend
-from sweeper.planning.agenda import Ledger, next_trial
+from sweeper.planning.agenda import Ledger
 from sweeper.planning.plan import make_plan
 from sweeper.records import HostFacts, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 from tests.build import make_record
-from tests.trusting import Node, measured, study_of, sweep
+from tests.trusting import Node, measured, next_round, study_of, sweep
 
 SPEED = Objective(metric="output_tok_s")
 
@@ -33,20 +33,7 @@ def play(
     records: list[TrialRecord] = []
     for turn in range(200):
         alive = [s for s in alive if s != (dead or {}).get(turn)]
-        running: list[Trial] = []
-        seats: dict[int, str] = {}
-        for slot in alive:
-            ledger = Ledger(
-                study=study,
-                records=records,
-                running=running,
-                next_number=len(records) + len(running),
-                seats=seats,
-                alive=alive,
-            )
-            if (trial := next_trial(ledger, ask, slot)) is not None:
-                running.append(trial)
-                seats[trial.number] = slot
+        running, seats = next_round(study, records, alive, ask)
         if not running:
             return records
         records += [record_of(trial, seats[trial.number]) for trial in running]

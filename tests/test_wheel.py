@@ -7,20 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheel import install
+
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    wheel = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
-    subprocess.run([*pip, *wheel], check=True, timeout=120)
-    (built,) = folder.glob("sweeper-*.whl")
-    target = folder / "site"
-    install = ["install", "--no-deps", "--no-index", "--target", str(target), str(built)]
-    subprocess.run([*pip, *install], check=True, timeout=120)
-    return target
+    return install(tmp_path_factory.mktemp("wheel"))
 
 
 def run(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ model. Settings are asked for in a seeded random order, which finds them no bett
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -17,7 +17,7 @@ from sweeper.config import parse_study
 from sweeper.engines.simulated.calibrations import CALIBRATIONS, KINDS
 from sweeper.engines.simulated.cost import Nccl, Setting, request_s
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.agenda import Ledger, next_trial
+from sweeper.planning.agenda import Ask, Ledger, next_trial
 from sweeper.planning.plan import make_plan
 from sweeper.records import (
     HostFacts,
@@ -145,6 +145,28 @@ def measured(
     )
 
 
+def next_round(
+    study: Study, records: Sequence[TrialRecord], slots: Sequence[str], ask: Ask
+) -> tuple[list[Trial], dict[int, str]]:
+    """Return a trial for each slot that gets one, and the slot of each number."""
+    running: list[Trial] = []
+    seats: dict[int, str] = {}
+    for slot in slots:
+        ledger = Ledger(
+            study=study,
+            records=records,
+            running=running,
+            next_number=len(records) + len(running),
+            seats=seats,
+            alive=slots,
+        )
+        trial = next_trial(ledger, ask, slot)
+        if trial is not None:
+            running.append(trial)
+            seats[trial.number] = slot
+    return running, seats
+
+
 def sweep(study: Study, node: Node, seed: int) -> tuple[Verdict, list[TrialRecord]]:
     """Run a whole sweep, each trial in a moment."""
     rng = np.random.default_rng(seed)
@@ -157,21 +179,7 @@ def sweep(study: Study, node: Node, seed: int) -> tuple[Verdict, list[TrialRecor
     names = [f"slot-{i}" for i in range(len(node.slots))]
     records: list[TrialRecord] = []
     while True:
-        running: list[Trial] = []
-        seats: dict[int, str] = {}
-        for name in names:
-            ledger = Ledger(
-                study=study,
-                records=records,
-                running=running,
-                next_number=len(records) + len(running),
-                seats=seats,
-                alive=names,
-            )
-            trial = next_trial(ledger, ask, name)
-            if trial is not None:
-                running.append(trial)
-                seats[trial.number] = name
+        running, seats = next_round(study, records, names, ask)
         if not running:
             return judge(records, study), records
         repeats = study.workloads[0].repeats or 1

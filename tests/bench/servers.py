@@ -9,7 +9,15 @@ from typing import Any
 
 from aiohttp import web
 
+from sweeper.bench.measure import measure
+from sweeper.bench.process import ClientProcess
+from sweeper.clock import Clock
+from sweeper.records import Limits, Measurement, RequestTiming, Workload
+
 TEXT = "one word after another and then the next "
+
+
+SHORT = Workload(name="short", max_tokens=9, warmup=0)
 
 
 def event(value: object) -> bytes:
@@ -263,3 +271,19 @@ def serving(server: PlainServer) -> Iterator[str]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
         loop.close()
+
+
+def run(
+    client: ClientProcess, server: PlainServer, workload: Workload = SHORT, **more: Any
+) -> tuple[Measurement, tuple[RequestTiming, ...]]:
+    """Measure a server; `more` stands for what `measure` is given otherwise."""
+    given: dict[str, Any] = {
+        "model": "plain-model",
+        "gpus": 2,
+        "clock": Clock(),
+        "limits": Limits(progress_s=60.0, probe_s=30.0),
+        "salt": "s",
+        **more,
+    }
+    with serving(server) as url:
+        return measure(client, url=url, workload=workload, **given)

@@ -8,11 +8,9 @@ import pytest
 from aiohttp import web
 
 from sweeper.bench.counters import Counted, parse
-from sweeper.bench.measure import measure
 from sweeper.bench.process import ClientProcess
-from sweeper.clock import Clock
-from sweeper.records import Limits, Measurement, Workload
-from tests.bench.servers import PlainServer, serving
+from sweeper.records import Workload
+from tests.bench.servers import PlainServer, run
 
 WORKLOAD = Workload(name="w", max_tokens=16, warmup=2, route="chat", repeats=2)
 RANKS = 4
@@ -73,38 +71,28 @@ class ServerWithoutSpeculation(ServerOfSeveralRanks):
         return web.Response(text="sglang:generation_tokens_total 9\nsglang:num_requests_total 1\n")
 
 
-def run(server: PlainServer, workload: Workload) -> Measurement:
-    with ClientProcess.start() as client, serving(server) as url:
-        return measure(
-            client,
-            url=url,
-            model="m",
-            workload=workload,
-            gpus=0,
-            clock=Clock(),
-            limits=Limits(progress_s=20.0),
-            salt="s",
-        )[0]
-
-
-def test_counters_of_all_ranks_over_the_window_alone_give_the_length() -> None:
-    measured = run(ServerOfSeveralRanks(), WORKLOAD)
+def test_counters_of_all_ranks_over_the_window_alone_give_the_length(
+    client: ClientProcess,
+) -> None:
+    measured, _ = run(client, ServerOfSeveralRanks(), WORKLOAD)
     assert measured.accept_source == "counters"
     assert measured.accept_length == pytest.approx(3.0)
     assert measured.step_time_ms == pytest.approx(3.0 * (measured.tpot_p50_ms or 0))
 
 
-def test_what_a_request_says_itself_goes_before_counters() -> None:
+def test_what_a_request_says_itself_goes_before_counters(client: ClientProcess) -> None:
     server = ServerOfSeveralRanks()
     server.steps = [1e9] * RANKS
-    measured = run(server, dataclasses.replace(WORKLOAD, route="generate"))
+    measured, _ = run(client, server, dataclasses.replace(WORKLOAD, route="generate"))
     assert measured.accept_source == "histogram"
     assert measured.accept_length == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("kind", [PlainServer, ServerWithoutSpeculation])
-def test_without_counters_or_steps_the_length_is_missing(kind: type[PlainServer]) -> None:
-    measured = run(kind(), WORKLOAD)
+def test_without_counters_or_steps_the_length_is_missing(
+    client: ClientProcess, kind: type[PlainServer]
+) -> None:
+    measured, _ = run(client, kind(), WORKLOAD)
     assert (measured.accept_length, measured.accept_source) == (None, None)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -15,38 +15,16 @@ from sweeper.bench.measure import Progress, measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
 from sweeper.errors import BenchFailed, FailureClass, UserError
-from sweeper.records import Limits, Measurement, RequestTiming, Workload
+from sweeper.records import Limits, RequestTiming
 from tests.bench import servers
-from tests.bench.servers import PlainServer, serving
+from tests.bench.servers import SHORT, PlainServer, run, serving
 
-SHORT = Workload(name="short", max_tokens=9, warmup=0)
 ROUTES = ["generate", "completions", "chat"]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[ClientProcess]:
-    with ClientProcess.start() as started:
-        yield started
 
 
 def decode_ms(request: RequestTiming) -> float:
     """Return the time from first to last piece."""
     return ((request.last_ns or 0) - (request.first_ns or 0)) / 1e6
-
-
-def run(
-    client: ClientProcess, server: PlainServer, workload: Workload = SHORT, **more: Any
-) -> tuple[Measurement, tuple[RequestTiming, ...]]:
-    given: dict[str, Any] = {
-        "model": "plain-model",
-        "gpus": 2,
-        "clock": Clock(),
-        "limits": Limits(progress_s=60.0, probe_s=30.0),
-        "salt": "s",
-        **more,
-    }
-    with serving(server) as url:
-        return measure(client, url=url, workload=workload, **given)
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -3,11 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sweeper.bench.measure import measure
 from sweeper.bench.process import ClientProcess
-from sweeper.clock import Clock
 from sweeper.records import Limits, Workload
-from tests.bench.servers import PlainServer, serving
+from tests.bench.servers import PlainServer, run
 
 
 class ServerThatTrickles(PlainServer):
@@ -23,21 +21,13 @@ class ServerThatTrickles(PlainServer):
             yield piece
 
 
-def test_a_straggler_is_given_up_and_the_window_ends_with_the_others() -> None:
+def test_a_straggler_is_given_up_and_the_window_ends_with_the_others(
+    client: ClientProcess,
+) -> None:
     workload = Workload(name="w", concurrency=5, max_tokens=400, warmup=0)
     server = ServerThatTrickles()
     server.step_s = 0.0005
-    with ClientProcess.start() as client, serving(server) as url:
-        measured, requests = measure(
-            client,
-            url=url,
-            model="m",
-            workload=workload,
-            gpus=0,
-            clock=Clock(),
-            limits=Limits(progress_s=2.0),
-            salt="s",
-        )
+    measured, requests = run(client, server, workload, limits=Limits(progress_s=2.0))
     (straggler,) = (r for r in requests if r.error is not None)
     assert "still unfinished long after all others" in (straggler.error or "")
     assert measured.failed_requests == 1

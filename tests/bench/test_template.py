@@ -2,21 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from sweeper.bench.measure import measure
 from sweeper.bench.process import ClientProcess
 from sweeper.bench.workload import load_prompts
-from sweeper.clock import Clock
 from sweeper.errors import BenchFailed
 from sweeper.judging.fairness import unfair_templates
-from sweeper.records import Limits, Measurement, RequestTiming, Workload
-from tests.bench.servers import PlainServer, serving
+from sweeper.records import Workload
+from tests.bench.servers import PlainServer, run
 from tests.build import make_record
 
 SHORT = Workload(name="short", max_tokens=4, warmup=0)
@@ -90,28 +87,6 @@ class ServerThatRefuses(ServerWithTemplate):
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         return web.Response(status=503)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[ClientProcess]:
-    with ClientProcess.start() as running:
-        yield running
-
-
-def run(
-    client: ClientProcess, server: PlainServer, workload: Workload
-) -> tuple[Measurement, tuple[RequestTiming, ...]]:
-    with serving(server) as url:
-        return measure(
-            client,
-            url=url,
-            model="plain-model",
-            workload=workload,
-            gpus=0,
-            clock=Clock(),
-            limits=Limits(progress_s=10.0, probe_s=10.0),
-            salt="test",
-        )
 
 
 def ids_of(body: dict[str, Any]) -> object:

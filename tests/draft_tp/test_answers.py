@@ -14,9 +14,9 @@ from sweeper.engines.sglang import SGLang
 from sweeper.errors import LaunchFailed
 from sweeper.records import Launch, Limits
 from sweeper.serving import NoGpus, Place, start
-from tests.draft_tp.site import install
 from tests.real.installed import CPU_FLAGS, FOLDER, python
 from tests.serving.watching import marked, wait_for
+from tests.wheel import install
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 

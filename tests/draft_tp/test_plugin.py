@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.draft_tp.site import install
 from tests.real.installed import FOLDER, python
+from tests.wheel import install
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

@@ -1,14 +1,14 @@
-"""This checkout as a user installs it beside SGLang: from a wheel, without dependencies."""
+"""This checkout as a user installs it: from a wheel, here without dependencies."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.real.installed import CHECKOUT
+CHECKOUT = Path(__file__).parent.parent
 
 
 def install(folder: Path) -> Path:
-    """Install into a folder of its own, to be put on the path of a Python that has SGLang."""
+    """Install into a folder of its own, to be put on the path of a Python that has them."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wheel = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(CHECKOUT)]
     subprocess.run([*pip, *wheel], check=True, timeout=120)
