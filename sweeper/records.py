@@ -386,8 +386,8 @@ class TrialRecord:
         server: What the server said it runs; None if it never answered.
         host: Where it ran; None if nothing was started.
         started_at: UTC, ISO 8601.
-        phases_s: Engine seconds by phase: start, measure, stop, memory_free, and each stage of
-            the start as `start.<stage>`.
+        phases_s: Engine seconds by phase: turn (waiting for the node's other slots), start,
+            measure, stop, memory_free, and each stage of the start as `start.<stage>`.
         log: Path of the server's log below the run folder; None if nothing was started.
         reason: For a setting refused before launch, why; for one that was launched, what was
             left when its server had ended.

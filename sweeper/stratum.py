@@ -149,7 +149,8 @@ class Stratum:
         )
 
     def _assignment(self, trial: Trial) -> Assignment:
-        simulation = self.study.engine.simulation
+        engine = self.study.engine
+        simulation = engine.simulation
         return Assignment(
             trial=trial,
             workloads=self.study.workloads,
@@ -159,6 +160,7 @@ class Stratum:
             time_scale=simulation.time_scale if self.study.simulated else 1.0,
             env=tuple(simulation.environment().items()) if self.study.simulated else (),
             rival=self._witness.rival(trial),
+            alone=engine.measure_alone and engine.slots_per_node > 1,
         )
 
     def owns(self, outcome: Outcome) -> bool:

@@ -74,6 +74,7 @@ class EngineSpec:
         gpus: GPUs of one server, over all of its nodes.
         nodes: Nodes of one server, with the same number of GPUs on each.
         slots_per_node: Servers that share a node at most.
+        measure_alone: Whether servers that share a node are measured one after another.
         flags: Flags of every launch.
         env: Variables of every launch.
         simulation: Used where the embedded server stands in.
@@ -86,6 +87,7 @@ class EngineSpec:
     gpus: int
     nodes: int = 1
     slots_per_node: int = 1
+    measure_alone: bool = True
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     simulation: Simulation = field(default_factory=Simulation)

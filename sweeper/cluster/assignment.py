@@ -26,6 +26,7 @@ class Assignment:
         cache: Folder for compiled kernels, kept over all trials; below `folder`.
         place_flags: Flags of where it runs, which belong to no setting: ranks, addresses.
         rival: The best setting so far, if being certainly slower than it ends the measurement.
+        alone: Whether nothing else may start or be measured on the node while it is measured.
     """
 
     trial: Trial
@@ -38,6 +39,7 @@ class Assignment:
     cache: str = "cache"
     place_flags: tuple[tuple[str, FlagValue], ...] = ()
     rival: Rival | None = None
+    alone: bool = False
 
     def mark(self, slot: str) -> str:
         """Return what the server's processes carry in their environment."""

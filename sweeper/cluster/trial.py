@@ -12,7 +12,7 @@ machine's is FAILED.
 
 import contextlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from sweeper.bench.measure import Progress, measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
 from sweeper.cluster.assignment import Assignment, Cancelled, Status, runnable
+from sweeper.cluster.turns import Turns
 from sweeper.engines.base import Engine, ServingLog
 from sweeper.errors import (
     BenchFailed,
@@ -145,28 +146,47 @@ class _Run:
         )
 
     def _serve(self) -> None:
-        begun = self.clock.now_s()
         with ClientProcess.start() as client:
-            try:
-                server = start(
-                    self.engine,
-                    runnable(self.assignment),
-                    place=self._place(),
-                    gpus=self.gpus,
-                    limits=self.assignment.limits,
-                    clock=self.clock,
-                    on_stage=lambda stage: self._tell(stage, ""),
-                    cancelled=self.cancelled,
-                )
-            except TrialError:
-                self.phases_s["start"] = self.clock.now_s() - begun
-                raise
+            with self._turn(None):
+                server = self._start()
             self.phases_s.update(server.phases_s)
             self.facts = server.facts
             try:
-                self._measure(client, server)
+                with self._turn(server):
+                    self._measure(client, server)
             finally:
                 self._stop(server)
+
+    def _start(self) -> Server:
+        begun = self.clock.now_s()
+        try:
+            return start(
+                self.engine,
+                runnable(self.assignment),
+                place=self._place(),
+                gpus=self.gpus,
+                limits=self.assignment.limits,
+                clock=self.clock,
+                on_stage=lambda stage: self._tell(stage, ""),
+                cancelled=self.cancelled,
+            )
+        except TrialError:
+            self.phases_s["start"] = self.clock.now_s() - begun
+            raise
+
+    @contextlib.contextmanager
+    def _turn(self, server: Server | None) -> Iterator[None]:
+        """Wait for this slot's turn to start a server, or to measure the one that it has."""
+        if not self.assignment.alone:
+            yield
+            return
+        turns = Turns(lambda: self._check(server))
+        begun = self.clock.now_s()
+        self._tell(Stage.ARGS if server is None else Stage.READY, "waits for this node's others")
+        with turns.starting() if server is None else turns.measuring():
+            waited_s = self.clock.now_s() - begun
+            self.phases_s["turn"] = self.phases_s.get("turn", 0.0) + waited_s
+            yield
 
     def _measure(self, client: ClientProcess, server: Server) -> None:
         trial = self.assignment.trial
@@ -192,9 +212,11 @@ class _Run:
                 self.requests.extend(requests)
                 if self.is_worse or self._stops(requests):
                     return
-        except BenchFailed:
+        except BenchFailed as error:
             # A server that dies breaks its streams a moment before its end is heard.
             server.check(wait_s=_DEATH_S)
+            if error.failure.kind is FailureClass.HANG:
+                server.note_stacks()
             raise
         finally:
             self.phases_s["measure"] = self.clock.now_s() - begun
@@ -238,10 +260,11 @@ class _Run:
             # What was measured before counts; the slot is taken out of service for it.
             self.left = f"after the server's end: {'; '.join(report.memory_held_by)}"
 
-    def _check(self, server: Server) -> None:
+    def _check(self, server: Server | None) -> None:
         if self.cancelled():
             raise Cancelled
-        server.check()
+        if server is not None:
+            server.check()
 
     def _place(self) -> Place:
         folder = Path(self.assignment.folder)

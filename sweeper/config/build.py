@@ -106,6 +106,7 @@ class Builder:
             gpus=model.gpus,
             nodes=model.nodes,
             slots_per_node=model.slots_per_node,
+            measure_alone=model.measure_alone,
             flags=_flags(model.flags),
             env=_env(model.env),
             simulation=Simulation(**model.simulation.model_dump()),

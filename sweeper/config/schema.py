@@ -32,6 +32,7 @@ class EngineModel(_Model):
     gpus: int = Field(ge=0, le=1024)
     nodes: int = Field(default=1, ge=1, le=128)
     slots_per_node: int = Field(default=1, ge=1, le=64)
+    measure_alone: bool = True
     flags: dict[str, YamlFlag] = {}
     env: dict[str, Scalar] = {}
     known_flags: list[str] = []

@@ -70,7 +70,8 @@ def sample_of(
     middle = fmean(logs)
     host = record.host
     scale = record.server.time_scale if record.server else 1.0
-    spent_s = record.phases_s.get("start", 0.0) + record.phases_s.get("measure", 0.0) / 2
+    phase = record.phases_s.get
+    spent_s = phase("turn", 0.0) + phase("start", 0.0) + phase("measure", 0.0) / 2
     return Sample(
         number=record.trial.number,
         place=f"{host.host}/{host.slot}" if host else "",

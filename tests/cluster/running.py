@@ -25,6 +25,7 @@ engine:
   gpus: {gpus}
   nodes: {nodes}
   slots_per_node: {slots_per_node}
+  measure_alone: false
   flags:
     tp-size: {tp}
     cuda-graph-max-bs-decode: 4
