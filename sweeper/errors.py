@@ -135,10 +135,13 @@ POLICIES: dict[FailureClass, Policy] = {
         _SETTING, False, False, "the scheduler stood still; see the stack dump in the log"
     ),
     FailureClass.HANG: Policy(
-        _SETTING, False, False, "no token came for the progress limit; see the log's end"
+        _SETTING, False, False, "it stood still; see the stacks beside its log"
     ),
     FailureClass.START_TIMEOUT: Policy(
-        _SETTING, False, False, "raise limits.start_s or limits.silence_s if the start was alive"
+        _SETTING,
+        False,
+        False,
+        "see the stacks beside its log; if it was alive, raise limits.start_s or silence_s",
     ),
     FailureClass.CRASH_KERNEL: Policy(
         _SETTING, False, False, "a kernel failed with this setting; report it to the engine"

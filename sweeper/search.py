@@ -43,6 +43,7 @@ from sweeper.terminal.display import make_display, print_plan
 from sweeper.terminal.interrupt import EXIT_BROKEN, EXIT_INT, EXIT_USER, Interrupt
 from sweeper.terminal.options import estimate_hours, parse_options, study_of
 from sweeper.terminal.outlook import print_outlook
+from sweeper.terminal.reader import outlive_reader
 from sweeper.terminal.results import print_results, write_results
 
 
@@ -186,6 +187,7 @@ def _executor(
 
 
 if __name__ == "__main__":
+    outlive_reader()
     status = main()
     sys.stdout.flush()
     # Ray leaves threads that may hold up a normal exit.

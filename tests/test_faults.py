@@ -94,6 +94,10 @@ def test_a_fault_is_named_and_stored_and_leaves_nothing(row: Row, tmp_path: Path
     assert failure.kind is row.kind, failure
     assert not row.stages or failure.stage in row.stages, failure
     assert row.line in failure.line
+    stacks = (store.folder / record.log).with_suffix(".stacks")
+    stood_still = failure.kind in {F.HANG, F.START_TIMEOUT}
+    assert stacks.exists() == stood_still
+    assert not stood_still or "MainThread" in stacks.read_text(encoding="utf-8")
 
 
 def test_a_fault_of_some_settings_leaves_the_others_measured(tmp_path: Path) -> None:

@@ -20,9 +20,16 @@ import aiohttp
 import uvloop
 
 from sweeper.bench.counters import read_counters
-from sweeper.bench.jobs import Advance, Job, Window, job_from_json, window_to_json
+from sweeper.bench.jobs import (
+    Advance,
+    Job,
+    Refused,
+    Window,
+    job_from_json,
+    window_to_json,
+)
 from sweeper.bench.sending import open_session
-from sweeper.bench.template import Bodies, TemplateRefused
+from sweeper.bench.template import Bodies
 from sweeper.bench.window import WindowRun
 from sweeper.clock import Clock
 
@@ -32,7 +39,7 @@ _FLUSH_LEAST_S = 5.0
 _LINE_BYTES = 1 << 30
 
 
-class FlushRefused(Exception):
+class FlushRefused(Refused):
     """The server's cache could not be emptied, so the window would prove nothing."""
 
 
@@ -45,7 +52,7 @@ async def flush(session: aiohttp.ClientSession, job: Job) -> bool:
     real_s = Clock(job.time_scale).real_s(job.probe_s)
     if job.time_scale > 1:
         real_s = max(real_s, _FLUSH_LEAST_S)
-    said = "no answer"
+    said, stalled = "", False
     try:
         async with asyncio.timeout(real_s):
             while True:
@@ -58,10 +65,11 @@ async def flush(session: aiohttp.ClientSession, job: Job) -> bool:
                         break
                 await asyncio.sleep(_FLUSH_AGAIN_S)
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        said = str(error) or said
+        stalled = isinstance(error, TimeoutError) and not said
+        said = str(error) or said or "no answer"
     if job.flush == "try":
         return False
-    raise FlushRefused(f"GET /flush_cache was refused: {said}")
+    raise FlushRefused(f"GET /flush_cache was refused: {said}", stalled=stalled)
 
 
 async def run_job(job: Job) -> Window:
@@ -120,8 +128,8 @@ async def serve() -> None:
             return
         try:
             _say({"event": "window", **window_to_json(await running)})
-        except (FlushRefused, TemplateRefused) as refusal:
-            _say({"event": "refused", "reason": str(refusal)})
+        except Refused as refusal:
+            _say({"event": "refused", "reason": str(refusal), "stalled": refusal.stalled})
 
 
 def stay_aside(slot: int) -> None:

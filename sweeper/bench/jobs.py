@@ -13,6 +13,18 @@ from sweeper.bench.workload import Prompt
 from sweeper.records import RequestTiming
 
 
+class Refused(Exception):
+    """The server did not do what a pass needs before it can be sent.
+
+    Attributes:
+        stalled: Whether it gave no answer at all, though it took the connection.
+    """
+
+    def __init__(self, said: str, *, stalled: bool = False) -> None:
+        super().__init__(said)
+        self.stalled = stalled
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One window: flush, then send the prompts, and stamp what comes.

@@ -135,7 +135,8 @@ class ClientProcess:
             elif kind == "window":
                 return window_from_json(event)
             elif kind == "refused":
-                raise _failed(FailureClass.UNKNOWN, str(event["reason"]))
+                stood = FailureClass.HANG if event["stalled"] else FailureClass.UNKNOWN
+                raise _failed(stood, str(event["reason"]))
 
     def _ensure(self) -> None:
         """Start a client if none runs."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from sweeper.bench.jobs import Job
+from sweeper.bench.jobs import Job, Refused
 from sweeper.bench.workload import PATHS, Prompt, as_messages, request_body, salted
 from sweeper.clock import Clock
 
@@ -34,7 +34,7 @@ _LEAST_S = 5.0
 _HAS_NONE = frozenset({400, 404, 405, 422, 500, 501})
 
 
-class TemplateRefused(Exception):
+class TemplateRefused(Refused):
     """The server did not write a chat as tokens, though it must."""
 
 
@@ -178,7 +178,8 @@ class Bodies:
                     return await self._post(url, data)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             why = str(error) or type(error).__name__
-            raise TemplateRefused(f"POST {path} was not answered: {why}") from error
+            said = f"POST {path} was not answered: {why}"
+            raise TemplateRefused(said, stalled=isinstance(error, TimeoutError)) from error
 
     async def _post(self, url: str, data: bytes) -> tuple[int, list[int], str]:
         async with self._session.post(url, data=data) as response:

@@ -156,7 +156,8 @@ class WindowRun:
         try:
             stream.body = await self._bodies.body(stream.prompt, stream.repeat, stream.index)
         except TemplateRefused as refusal:
-            stream.fail(StreamFault.REFUSED, str(refusal))
+            fault = StreamFault.STALLED if refusal.stalled else StreamFault.REFUSED
+            stream.fail(fault, str(refusal))
             self._ended.put_nowait(stream)
             return
         if self._job.duration_s is not None:

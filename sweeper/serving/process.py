@@ -11,6 +11,7 @@ from sweeper.serving import memory, ports
 from sweeper.serving.gpus import Gpus
 from sweeper.serving.log import LogTail
 from sweeper.serving.ports import Ports
+from sweeper.serving.stacks import note_stacks
 from sweeper.serving.supervised import REASONS, Job, Supervised
 
 #: A limit in engine seconds is never shorter than this in real ones, because starting a process
@@ -122,6 +123,14 @@ class ServerProcess:
         """
         self._supervised.pump(timeout_s, *also)
         return self._tail.read()
+
+    def note_stacks(self) -> None:
+        """Write what its threads do beside its log, in a file that ends with `.stacks`."""
+        note_stacks(
+            self._job.log_path.with_suffix(".stacks"),
+            root=self._supervised.supervisor,
+            command=self._job.argv,
+        )
 
     def has_stranger(self) -> bool:
         """Tell whether a process that is not the server's listens on its port."""

@@ -135,6 +135,10 @@ class Server:
                 self._raise_if_dead()
                 raise
 
+    def note_stacks(self) -> None:
+        """Keep what the threads of a server that stands still are doing, beside its log."""
+        self._process.note_stacks()
+
     def stop(self) -> StopReport:
         """Stop it in the engine's order and prove it gone; harmless when done twice.
 

@@ -92,5 +92,6 @@ def wait_until_ready(
         if passed is not None:
             if readiness.last_answer:
                 passed += f" (the last probe, {readiness.last_answer})"
+            process.note_stacks()
             process.end()
             raise LaunchFailed(process.failure(passed=passed))

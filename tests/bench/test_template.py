@@ -1,5 +1,6 @@
 """Prompts stand in the server's chat template where it has one, and the row says so."""
 
+import asyncio
 import dataclasses
 import json
 from pathlib import Path
@@ -10,9 +11,9 @@ from aiohttp import web
 
 from sweeper.bench.process import ClientProcess
 from sweeper.bench.workload import load_prompts
-from sweeper.errors import BenchFailed
+from sweeper.errors import BenchFailed, FailureClass
 from sweeper.judging.fairness import unfair_templates
-from sweeper.records import Workload
+from sweeper.records import Limits, Workload
 from tests.bench.servers import PlainServer, run
 from tests.build import make_record
 
@@ -89,6 +90,23 @@ class ServerThatRefuses(ServerWithTemplate):
         return web.Response(status=503)
 
 
+class ServerThatIsSilent(ServerWithTemplate):
+    """Takes the question and gives no answer."""
+
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(3600)
+        return await super().tokenize(request)
+
+
+class ServerThatFallsSilent(ServerThatIsSilent):
+    """Answers once."""
+
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        if self.asked:
+            return await super().tokenize(request)
+        return await ServerWithTemplate.tokenize(self, request)
+
+
 def ids_of(body: dict[str, Any]) -> object:
     return body.get("input_ids", body.get("prompt"))
 
@@ -140,6 +158,15 @@ def test_never_means_never(client: ClientProcess) -> None:
 def test_always_fails_where_there_is_none(client: ClientProcess, kind: type[PlainServer]) -> None:
     with pytest.raises(BenchFailed, match="/tokenize gave no chat as tokens"):
         run(client, kind(), dataclasses.replace(SHORT, chat_template="always"))
+
+
+@pytest.mark.parametrize("kind", [ServerThatIsSilent, ServerThatFallsSilent])
+def test_a_server_that_gives_no_answer_stands_still(
+    client: ClientProcess, kind: type[ServerWithTemplate]
+) -> None:
+    with pytest.raises(BenchFailed, match="/tokenize was not answered: TimeoutError") as caught:
+        run(client, kind(), SHORT, limits=Limits(probe_s=0.5))
+    assert caught.value.failure.kind is FailureClass.HANG
 
 
 def test_a_server_that_does_not_say_is_no_server_without(client: ClientProcess) -> None:
