@@ -1,12 +1,13 @@
 """Start a server for each known setting of a study on the same GPUs, and measure them in turn.
 
-    python -m scripts.side_by_side SPACE --seconds 400 --flag max-total-tokens=60000
+    python -m scripts.side_by_side SPACE --seconds 400 --flag max-total-tokens=60000 --flag sleep-on-idle
 
 A sweep gives each server its GPUs alone, one after another. Where the model is small and the
 machine is lent by the minute, that spends most of the loan on starts. Here all servers are started
 at once; then one after another is measured while the others are idle, round after round until the
 time is over: each setting is measured several times, and a drift of the machine meets all alike.
-`--flag` is for every server; the KV pools must fit on the GPUs side by side.
+Servers of fewer GPUs than there are take them by turns. `--flag` is for every server; the KV pools
+must fit on the GPUs side by side.
 
 The rows are those of a sweep, in RUNS/STUDY-side; a server that fails is left out from then on.
 """
@@ -76,7 +77,7 @@ class Scene:
         folder: The run's folder.
         flags: Flags of all servers that belong to no setting.
         clock: Engine time.
-        host: Where they run.
+        host: Where they run; its `gpu_ids` are all GPUs.
     """
 
     study: Study
@@ -84,6 +85,25 @@ class Scene:
     flags: Mapping[str, FlagValue]
     clock: Clock
     host: HostFacts
+
+    def host_of(self, number: int) -> HostFacts:
+        """Return the facts of server `number`, with its own GPUs."""
+        own = share(self.host.gpu_ids, self.study.engine.gpus, number)
+        return replace(self.host, gpu_ids=own)
+
+
+def share(gpu_ids: Sequence[int], gpus: int, number: int) -> tuple[int, ...]:
+    """Return the GPUs of server `number`: groups of `gpus` are dealt out in turn.
+
+    Raises:
+        UserError: There are fewer than one server needs.
+    """
+    groups = [tuple(gpu_ids[i : i + gpus]) for i in range(0, len(gpu_ids) - gpus + 1, gpus or 1)]
+    if not gpu_ids or not gpus:
+        return ()
+    if not groups:
+        raise UserError(f"a server takes {gpus} GPUs, and there are {len(gpu_ids)}")
+    return groups[number % len(groups)]
 
 
 def trials(study: Study) -> list[Trial]:
@@ -115,7 +135,7 @@ def stand(scene: Scene, trial: Trial) -> Standing:
         flags={**trial.launch.flags, **scene.flags},
     )
     place = Place(
-        gpu_ids=scene.host.gpu_ids,
+        gpu_ids=scene.host_of(trial.number).gpu_ids,
         log_path=scene.folder / log,
         mark=f"sweeper/{study.name}/side/{trial.number}",
         watch=(ProcessId.of(os.getpid()),),
@@ -184,7 +204,7 @@ def one(scene: Scene, standing: Standing, client: ClientProcess, number: int) ->
         measurements=tuple(done),
         requests=tuple(sent),
         server=None if server is None else server.facts,
-        host=scene.host,
+        host=scene.host_of(standing.trial.number),
         started_at=started_at,
         phases_s=phases_s if server is None else {**server.phases_s, **phases_s},
         log=standing.log,
@@ -214,7 +234,7 @@ def run(
     store.create()
     write_text(folder / "study.yaml", study.text)
     clock = Clock(study.engine.simulation.time_scale if study.simulated else 1.0)
-    host = _host(study, sharing=len(study.known) + 1)
+    host = _host(sharing=len(study.known) + 1)
     scene = Scene(study=study, folder=folder, flags=flags, clock=clock, host=host)
     with (
         ClientProcess.start() as client,
@@ -241,9 +261,9 @@ def run(
         return len(servers) - len(alive)
 
 
-def _host(study: Study, sharing: int) -> HostFacts:
+def _host(sharing: int) -> HostFacts:
     gpus = detect()
-    devices = gpus.devices()[: study.engine.gpus]
+    devices = gpus.devices()
     return HostFacts(
         host=host_name(),
         slot="side",

@@ -39,10 +39,10 @@ from sweeper.store import Store, newest_run, next_run
 from sweeper.stratum import Numbers, Stratum
 from sweeper.study import Study
 from sweeper.sweep import Sweep
-from sweeper.terminal.display import make_display, print_plan
+from sweeper.terminal.display import make_display
 from sweeper.terminal.interrupt import EXIT_BROKEN, EXIT_INT, EXIT_USER, Interrupt
 from sweeper.terminal.options import estimate_hours, parse_options, study_of
-from sweeper.terminal.outlook import print_outlook
+from sweeper.terminal.outlook import print_outlook, print_plan
 from sweeper.terminal.reader import outlive_reader
 from sweeper.terminal.results import print_results, write_results
 

@@ -15,8 +15,9 @@ from typing import TextIO
 
 from sweeper.errors import UserError
 from sweeper.store import Store, newest_run
-from sweeper.terminal.display import best_line, print_table, record_line
+from sweeper.terminal.lines import best_line, record_line
 from sweeper.terminal.look import Look, facts, head_lines, look
+from sweeper.terminal.table import print_table
 from sweeper.wording import visible
 
 #: Real seconds between two looks of --follow.

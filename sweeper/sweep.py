@@ -14,8 +14,9 @@ from sweeper.report import write_report
 from sweeper.store import Store
 from sweeper.stratum import Stratum
 from sweeper.study import Study
-from sweeper.terminal.display import Display, View, best_text
+from sweeper.terminal.display import Display, View
 from sweeper.terminal.interrupt import Interrupt
+from sweeper.terminal.lines import best_text
 
 _POLL_S = 0.5
 #: Real seconds between two writings of the report while the sweep runs.

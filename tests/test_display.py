@@ -19,15 +19,9 @@ from sweeper.cluster import Status
 from sweeper.errors import Stage
 from sweeper.records import TrialRecord
 from sweeper.study import Study
-from sweeper.terminal.display import (
-    LiveDisplay,
-    PlainDisplay,
-    View,
-    best_line,
-    make_display,
-    print_table,
-    record_line,
-)
+from sweeper.terminal.display import LiveDisplay, PlainDisplay, View, make_display
+from sweeper.terminal.lines import best_line, record_line
+from sweeper.terminal.table import print_table
 from tests.report import build
 from tests.report.runs import HOSTILE, RUNS
 

@@ -31,6 +31,7 @@ from sweeper.errors import (
     Stage,
     TrialError,
 )
+from sweeper.judging.guard import ineffective
 from sweeper.judging.pruning import certainly_worse
 from sweeper.records import (
     HostFacts,
@@ -44,10 +45,6 @@ from sweeper.records import (
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
 from sweeper.statistics.measurement import with_acceptance
 
-#: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15).
-INEFFECTIVE_ACCEPT_LENGTH = 1.05
-#: Verify steps below which an accept length says nothing.
-INEFFECTIVE_STEPS = 50
 #: Real seconds from broken streams to the end of a server that broke them by dying.
 _DEATH_S = 1.0
 _LOG_BLOCK = 1 << 20
@@ -115,7 +112,7 @@ class _Run:
         failure: Failure | None = None
         try:
             self._serve()
-            failure = self._ineffective()
+            failure = ineffective(self.measurements)
         except TrialError as error:
             failure = error.failure
         except (Cancelled, SystemExit):
@@ -275,20 +272,6 @@ class _Run:
             watch=self.watch,
             cache_dir=folder / self.assignment.cache,
         )
-
-    def _ineffective(self) -> Failure | None:
-        """Find speculation that never accepts a draft token."""
-        for measurement in self.measurements:
-            length, histogram = measurement.accept_length, measurement.accepted_histogram
-            if length is None or not histogram or sum(histogram) < INEFFECTIVE_STEPS:
-                continue
-            if len(histogram) > 1 and length <= INEFFECTIVE_ACCEPT_LENGTH:
-                return Failure(
-                    kind=FailureClass.SPEC_INEFFECTIVE,
-                    stage=Stage.SERVING,
-                    line=f"accept length {length:.2f} over {sum(histogram)} verify steps",
-                )
-        return None
 
     def _progress(self, progress: Progress) -> None:
         if progress.repeat < 0:

@@ -17,8 +17,26 @@ from sweeper.judging.answers import answers_agree, by_prompt, degenerate
 from sweeper.objective import DEGENERATE_MARGIN
 from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState, Workload
 
+#: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15), and
+#: verify steps below which an accept length says nothing.
+_INEFFECTIVE_LENGTH, _INEFFECTIVE_STEPS = 1.05, 50
 #: Chance of so uneven a split of equally good answers, above which a setting is not condemned.
 _P_VALUE = 0.05
+
+
+def ineffective(measurements: Iterable[Measurement]) -> Failure | None:
+    """Return the failure of speculation that never accepts a draft token, if it does not."""
+    for measurement in measurements:
+        length, histogram = measurement.accept_length, measurement.accepted_histogram
+        if length is None or not histogram or sum(histogram) < _INEFFECTIVE_STEPS:
+            continue
+        if len(histogram) > 1 and length <= _INEFFECTIVE_LENGTH:
+            return Failure(
+                kind=FailureClass.SPEC_INEFFECTIVE,
+                stage=Stage.SERVING,
+                line=f"accept length {length:.2f} over {sum(histogram)} verify steps",
+            )
+    return None
 
 
 def guard(

@@ -21,7 +21,7 @@ from sweeper.records import TrialRecord
 from sweeper.redaction import redact_text
 from sweeper.store import Store
 from sweeper.study import Study
-from sweeper.terminal.display import record_line
+from sweeper.terminal.lines import record_line
 from sweeper.wording import duration, plain_number, shorten, visible
 
 _TAIL_BYTES = 4096

@@ -1,4 +1,4 @@
-"""What `--plan` says of the samplers: launches and hours, by sweeps simulated on the model."""
+"""What `--plan` says: the settings, and what each sampler would need, by simulated sweeps."""
 
 import argparse
 import statistics
@@ -11,9 +11,11 @@ from sweeper.planning.agenda import fitting
 from sweeper.planning.plan import Plan
 from sweeper.records import TrialRecord
 from sweeper.sampler import Forecast, forecast
+from sweeper.space import point_text
 from sweeper.store import Store, newest_run
 from sweeper.study import Study
 from sweeper.terminal.options import estimate_hours
+from sweeper.wording import visible
 
 #: CPU seconds for the sweeps of one sampler; three are simulated. Not by the wall: a busy machine
 #: would get another forecast.
@@ -66,3 +68,34 @@ def print_forecasts(
             f"(median of {one.worlds} simulated)"
         )
     print("\n".join(lines), file=stream or sys.stdout)
+
+
+def print_plan(plan: Plan, study: Study, hours: float, stream: TextIO | None = None) -> None:
+    """Print what a study would launch."""
+    out = stream or sys.stdout
+    size = str(len(plan.settings)) if plan.complete else f"more than {len(plan.settings)}"
+    refused = sum(len(points) for points in plan.refused.values())
+    lines = [
+        (
+            f"study {study.name} ({'SIMULATED, ' if study.simulated else ''}"
+            f"engine {study.adapter.name}, model {study.engine.model}, {study.engine.gpus} GPUs)"
+        ),
+        f"{size} distinct settings can be launched; {plan.merged} points mean the same as others",
+        f"{refused} points are refused before any launch:",
+    ]
+    ranked = sorted(plan.refused.items(), key=lambda item: -len(item[1]))
+    for reason, points in ranked[:12]:
+        lines.append(f"  {len(points):6}  {reason} (as {point_text(points[0])})")
+    if len(ranked) > 12:
+        rest = sum(len(points) for _, points in ranked[12:])
+        lines.append(f"  {rest:6}  {len(ranked) - 12} more reasons")
+    lines += [
+        f"budget: {study.budget.launches} launches"
+        + (f" or {study.budget.hours:g} hours" if study.budget.hours else ""),
+        (
+            f"first: the baseline, then {len(study.known)} known settings, then sampler "
+            f"{study.sampler!r}"
+        ),
+        f"estimate: {hours:.1f} hours of engine time for {study.budget.launches} launches",
+    ]
+    print("\n".join(visible(line) for line in lines), file=out)

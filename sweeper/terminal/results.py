@@ -11,7 +11,7 @@ from sweeper.records import TrialRecord
 from sweeper.report import write_report
 from sweeper.store import Store, write_text
 from sweeper.study import Study
-from sweeper.terminal.display import print_table
+from sweeper.terminal.table import print_table
 
 #: Kind of hardware -> its study, its trials, and why its search ended.
 Results = Mapping[str, tuple[Study, Sequence[TrialRecord], str]]

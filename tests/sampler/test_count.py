@@ -8,7 +8,7 @@ import pytest
 from sweeper.config import parse_study
 from sweeper.planning.plan import make_plan
 from sweeper.sampler import make_sampler
-from sweeper.terminal.display import print_plan
+from sweeper.terminal.outlook import print_plan
 from tests.sampler.worlds import SAMPLERS, record
 
 #: 600 settings that differ for the engine: 50 shapes x graphs x 6 NCCL choices.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.side_by_side import main
-from sweeper.errors import FailureClass
+from scripts.side_by_side import main, share
+from sweeper.errors import FailureClass, UserError
 from sweeper.records import TrialState
 from sweeper.store import Store
 from tests.sweeping import servers_of
@@ -31,6 +31,14 @@ budget: {{launches: 3}}
 """
 
 pytestmark = pytest.mark.slow
+
+
+def test_servers_of_fewer_gpus_than_there_are_take_them_in_turn() -> None:
+    assert [share((0, 1, 2, 3, 4), 2, n) for n in range(3)] == [(0, 1), (2, 3), (0, 1)]
+    assert share((4, 6), 2, 7) == (4, 6)
+    assert share((), 8, 1) == share((0, 1), 0, 1) == ()
+    with pytest.raises(UserError, match="takes 8 GPUs, and there are 2"):
+        share((0, 1), 8, 0)
 
 
 def space(folder: Path, fault: str = "") -> str:
