@@ -1,7 +1,11 @@
-"""The tables of docs/evidence/h200-two.md, from the rows in `examples/`; see `scripts.evidence`."""
+"""Print the tables of docs/evidence/h200-two.md from the rows in `examples/`.
+
+python -m scripts.evidence_two
+"""
 
 import json
 import statistics
+import sys
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -92,9 +96,19 @@ def _single(record: TrialRecord) -> Iterator[RequestTiming]:
     return (r for r in record.requests if r.workload == "single")
 
 
+def main() -> int:
+    """Print the tables; return the exit status."""
+    for title, table in TABLES.items():
+        sys.stdout.write(f"### {title}\n\n{table()}\n\n")
+    return 0
+
+
 TABLES = {
     "The sweep": sweep,
     "Steps of one stream": steps,
     "Draft TP 1": side,
     "Answers": answers,
 }
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -195,7 +195,7 @@ def one(scene: Scene, standing: Standing, client: ClientProcess, number: int) ->
     except TrialError as error:
         failure = error.failure
         if failure.kind is FailureClass.HANG and server is not None:
-            server.note_stacks()
+            failure = server.standing_still(failure)
     phases_s = {"measure": scene.clock.now_s() - begun_s}
     return TrialRecord(
         trial=replace(standing.trial, number=number),

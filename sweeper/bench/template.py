@@ -168,7 +168,9 @@ class Bodies:
         body: dict[str, Any] = {"model": job.model, "messages": as_messages(prompt)}
         path = "/tokenize"
         if self._by_chat:
-            path, body = PATHS["chat"], body | {"max_tokens": 1, "return_prompt_token_ids": True}
+            # Greedy, since SGLang verifies a batch by sampling if one request of it samples.
+            asked = {"max_tokens": 1, "temperature": 0, "return_prompt_token_ids": True}
+            path, body = PATHS["chat"], body | asked
         url, data = job.url.rstrip("/") + path, json.dumps(body).encode()
         try:
             async with asyncio.timeout(real_s):

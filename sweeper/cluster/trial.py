@@ -213,7 +213,7 @@ class _Run:
             # A server that dies breaks its streams a moment before its end is heard.
             server.check(wait_s=_DEATH_S)
             if error.failure.kind is FailureClass.HANG:
-                server.note_stacks()
+                raise BenchFailed(server.standing_still(error.failure)) from error
             raise
         finally:
             self.phases_s["measure"] = self.clock.now_s() - begun

@@ -3,7 +3,7 @@
     launch --refuse--> why it cannot work, before anything is started
            --argv, environment--> the process (serving/ starts it)
     log    --LogReader--> stage by stage, and at the end the failure
-    ready? --ready_probe--> a request that makes one real token
+    ready? --health_probe, ready_probe--> its own warm-up is over; it makes a real token
            --read_back--> what the server says it runs, against what was asked
 
 An engine does no I/O: it builds requests and reads answers; `serving/` sends them. The simulated
@@ -107,6 +107,9 @@ class Engine(Protocol):
 
     def log_reader(self) -> LogReader:
         """Return a fresh reader."""
+
+    def health_probe(self) -> ControlRequest:
+        """Return a request that is answered 200 only after the engine's own warm-up."""
 
     def ready_probe(self) -> ControlRequest:
         """Return a request that is answered 200 only after one real token was generated."""

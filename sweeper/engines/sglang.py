@@ -83,6 +83,14 @@ class SGLang:
         """Return a fresh reader."""
         return SGLangLogReader()
 
+    def health_probe(self) -> ControlRequest:
+        """Return the health check: 503 until SGLang's own warm-up request was answered.
+
+        That request comes a second after the port accepts, and what it is batched with is no
+        measurement. The check itself makes a token and takes a second.
+        """
+        return ControlRequest(method="GET", path="/health")
+
     def ready_probe(self) -> ControlRequest:
         """Return a short greedy generation.
 

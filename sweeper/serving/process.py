@@ -11,7 +11,7 @@ from sweeper.serving import memory, ports
 from sweeper.serving.gpus import Gpus
 from sweeper.serving.log import LogTail
 from sweeper.serving.ports import Ports
-from sweeper.serving.stacks import note_stacks
+from sweeper.serving.stacks import compilers, note_stacks
 from sweeper.serving.supervised import REASONS, Job, Supervised
 
 #: A limit in engine seconds is never shorter than this in real ones, because starting a process
@@ -123,6 +123,11 @@ class ServerProcess:
         """
         self._supervised.pump(timeout_s, *also)
         return self._tail.read()
+
+    @property
+    def compilers(self) -> tuple[str, ...]:
+        """Names of the compilers that it runs now."""
+        return compilers(self._supervised.supervisor)
 
     def note_stacks(self) -> None:
         """Write what its threads do beside its log, in a file that ends with `.stacks`."""

@@ -1,6 +1,6 @@
 """Whether a server is ready: its own process lives, it made a token, and it runs what was asked.
 
-    connect -> ready probe answered 200 -> nobody else listens -> info probe -> read-back agrees
+    connect -> health -> ready probe, each answered 200 by nobody else -> info probe -> read-back agrees
 
 A step that fails is tried again until the start's limits end it. There is at most one request in
 flight, and none before the port accepts: probes that time out pile up in a server that is busy.
@@ -9,7 +9,7 @@ flight, and none before the port accepts: probes that time out pile up in a serv
 import time
 
 from sweeper.clock import Clock
-from sweeper.engines.base import ControlRequest, Engine
+from sweeper.engines.base import Engine
 from sweeper.errors import Failure, FailureClass, LaunchFailed
 from sweeper.records import Launch, Limits, ServerFacts
 from sweeper.redaction import redact_text
@@ -43,8 +43,7 @@ class Readiness:
         self._clock = clock
         self._probe_real_s = real_limit_s(clock, limits.probe_s)
         self._call: Call | None = None
-        self._request: ControlRequest = engine.ready_probe()
-        self._generated = False
+        self._requests = [engine.health_probe(), engine.ready_probe(), engine.info_probe()]
         self._next = 0.0
         self._refused = 0
         self.last_answer = ""
@@ -69,7 +68,7 @@ class Readiness:
             if time.monotonic() >= self._next and ports.accepts(self._process.block.port):
                 self._call = Call(
                     self._process.block.port,
-                    self._request,
+                    self._requests[0],
                     timeout_s=self._probe_real_s,
                     key=api_key(self._launch),
                 )
@@ -86,7 +85,8 @@ class Readiness:
             self.last_answer = str(error)
             self._later(_LONG_PAUSE_S if isinstance(error, TimeoutError) else _PAUSE_S)
             return None
-        self.last_answer = redact_text(f"{self._request.method} {self._request.path}: {answer}")
+        asked = self._requests[0]
+        self.last_answer = redact_text(f"{asked.method} {asked.path}: {answer}")
         if answer.status != 200:
             self._refuse(answer)
             return None
@@ -123,9 +123,8 @@ class Readiness:
             raise LaunchFailed(
                 Failure(kind=FailureClass.FOREIGN_SERVER, stage=self._process.stage, line=line)
             )
-        if not self._generated:
-            self._generated = True
-            self._request = self._engine.info_probe()
+        if len(self._requests) > 1:
+            del self._requests[0]
             self._next = 0.0
             return None
         if not isinstance(answer.json, dict):

@@ -135,9 +135,17 @@ class Server:
                 self._raise_if_dead()
                 raise
 
-    def note_stacks(self) -> None:
-        """Keep what the threads of a server that stands still are doing, beside its log."""
+    def standing_still(self, failure: Failure) -> Failure:
+        """Return the failure of a server that stands still, with what it is doing.
+
+        Its stacks are kept beside its log; a compiler that it runs is named.
+        """
+        names = self._process.compilers
         self._process.note_stacks()
+        if not names:
+            return failure
+        line = f"{failure.line}; it runs {', '.join(names)}, so a kernel may be at its first use"
+        return replace(failure, line=line)
 
     def stop(self) -> StopReport:
         """Stop it in the engine's order and prove it gone; harmless when done twice.
@@ -290,7 +298,7 @@ def spawn(
         reader=engine.log_reader(),
         echoes=tuple(
             f"{probe.method} {probe.path.split('?')[0]}"
-            for probe in (engine.ready_probe(), engine.info_probe())
+            for probe in (engine.health_probe(), engine.ready_probe(), engine.info_probe())
         ),
         gpus=gpus,
         gpu_ids=place.gpu_ids,

@@ -1,6 +1,8 @@
-"""What the threads of a server that stands still are doing, kept before it is ended.
+"""What a server that stands still is doing, looked at from outside before it is ended.
 
-py-spy, which SGLang requires, reads a Python process's stacks from outside; the process need not
+A kernel that is compiled at its first use stops all ranks for minutes, without a line of the log
+and with idle GPUs (FlashInfer's sampling kernels take one): then a compiler is among its processes.
+For the rest there are stacks. py-spy, which SGLang requires, reads a Python process's stacks from outside; the process need not
 answer. It must be allowed to: as root, or where ptrace of one's own processes is.
 """
 
@@ -14,8 +16,23 @@ from pathlib import Path
 from sweeper.redaction import redact_text
 from sweeper.serving.supervisor import descendants
 
+#: Names of processes that build kernels: nvcc and its parts, and what starts them.
+_COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "ninja", "cc1plus", "hipcc", "clang"})
 #: Real seconds for one process, and for all: the GPUs wait meanwhile.
 _ONE_S, _ALL_S = 10.0, 30.0
+
+
+def compilers(root: int) -> tuple[str, ...]:
+    """Return the names of the compilers that run below process `root`, each once."""
+    names = (_name(stat.pid) for stat in descendants(root))
+    return tuple(dict.fromkeys(name for name in names if name in _COMPILERS))
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def program(interpreter: str) -> str | None:

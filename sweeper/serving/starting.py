@@ -52,8 +52,8 @@ def wait_until_ready(
 ) -> ServerFacts:
     """Wait for a starting server, watching its process, its log and its answers.
 
-    A start is given up after `limits.start_s`, and after `limits.silence_s` without a new stage
-    or a new line of the log: a kernel build of 20 minutes is alive, a silent one is not.
+    A start is given up after `limits.start_s`, and after `limits.silence_s` without a new stage,
+    a new line of the log or a compiler among its processes: a kernel build of 20 minutes is alive.
 
     Raises:
         LaunchFailed: It ended, a limit was passed, or its owner gave it up.
@@ -88,6 +88,9 @@ def wait_until_ready(
         if time.monotonic() > start_end:
             passed = f"not ready after {limits.start_s:g} s"
         elif time.monotonic() > silence_end:
+            if process.compilers:
+                silence_end = time.monotonic() + silence_s
+                continue
             passed = f"no progress for {limits.silence_s:g} s"
         if passed is not None:
             if readiness.last_answer:

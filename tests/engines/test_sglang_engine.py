@@ -124,6 +124,7 @@ def test_probes_are_real_requests() -> None:
     assert (ready.method, ready.path) == ("POST", "/generate")
     assert ready.json is not None
     assert "stream" not in ready.json
+    assert (ENGINE.health_probe().method, ENGINE.health_probe().path) == ("GET", "/health")
     assert ENGINE.info_probe().path == "/server_info"
     assert ENGINE.flush_request().path == "/flush_cache"
     assert ENGINE.abort_request().json == {"abort_all": True}

@@ -25,6 +25,7 @@ class Handler(BaseHTTPRequestHandler):
 
     arguments: argparse.Namespace
     generations = 0
+    checks = 0
     hold = threading.Event()
 
     def do_GET(self) -> None:
@@ -35,6 +36,9 @@ class Handler(BaseHTTPRequestHandler):
             if self.arguments.fault == "dies-when-ready":
                 say("cause a kernel failed")
                 os._exit(3)
+        elif self.path == "/health" and self.arguments.fault == "warms-up":
+            Handler.checks += 1
+            self.answer({"status": "starting"}, 503 if Handler.checks <= 3 else 200)
         elif self.path == "/slow":
             time.sleep(600)
         elif self.path == "/die":
@@ -48,6 +52,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         fault = self.arguments.fault
         Handler.generations += 1
+        if fault == "warms-up" and Handler.checks <= 3:
+            os._exit(5)  # it was disturbed
         if self.path == "/abort":
             say("aborted")
             Handler.hold.set()
@@ -91,6 +97,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--fault", default="none")
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--compiler")
     parser.add_argument("--gpu-folder", type=Path)
     arguments = Handler.arguments = parser.parse_args()
     if arguments.gpu_folder:
@@ -130,6 +137,10 @@ def main() -> None:
             sys.exit(3)
         case "leaves-a-daemon":
             subprocess.Popen(["sleep", "600"], start_new_session=True)
+        case "compiles":
+            subprocess.run([arguments.compiler, str(arguments.seconds)], check=True)
+        case "compiles-when-ready":
+            subprocess.Popen([arguments.compiler, "600"])
         case "late":
             time.sleep(arguments.seconds)
     if arguments.fault != "ignores-sigterm":

@@ -68,6 +68,9 @@ class PlainEngine:
     def log_reader(self) -> LogReader:
         return PlainReader()
 
+    def health_probe(self) -> ControlRequest:
+        return ControlRequest(method="GET", path="/health")
+
     def ready_probe(self) -> ControlRequest:
         return ControlRequest(method="POST", path="/generate", json={"text": "a"})
 

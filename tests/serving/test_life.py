@@ -13,7 +13,7 @@ import pytest
 from sweeper.clock import Clock
 from sweeper.engines.base import ControlRequest
 from sweeper.engines.sglang import SGLang
-from sweeper.errors import FailureClass, LaunchFailed, ServerDied, Stage
+from sweeper.errors import Failure, FailureClass, LaunchFailed, ServerDied, Stage
 from sweeper.records import Launch
 from sweeper.serving import FakeGpus, NoGpus, Place, ProcessId, start
 from sweeper.serving.ports import accepts
@@ -42,6 +42,21 @@ def test_a_server_becomes_ready_and_is_gone_after_stop(started: Start, place: Pl
     assert not accepts(int(server.url.rpartition(":")[2]))
     assert server.stop() is report
     assert "aborted" in place.log_path.read_text()
+
+
+def test_a_server_that_stands_still_while_it_compiles_says_so(
+    started: Start, place: Place, tmp_path: Path
+) -> None:
+    failure = Failure(kind=FailureClass.HANG, stage=Stage.SERVING, line="no chunk for 2 s")
+    idle = started(launch_of())
+    assert idle.standing_still(failure) == failure
+    assert "MainThread" in place.log_path.with_suffix(".stacks").read_text(encoding="utf-8")
+    idle.stop()
+    compiler = tmp_path / "cicc"
+    compiler.write_text('#!/bin/sh\nsleep "$1"\n')
+    compiler.chmod(0o755)
+    busy = started(launch_of("compiles-when-ready", compiler=str(compiler)))
+    assert "no chunk for 2 s; it runs cicc" in busy.standing_still(failure).line
 
 
 def test_a_death_right_after_ready_is_seen_by_check(started: Start, place: Place) -> None:

@@ -49,6 +49,11 @@ def test_a_refusal_that_passes_is_waited_for(started: Start) -> None:
     started(launch_of("refuses-twice"))
 
 
+def test_a_server_that_warms_up_by_itself_is_left_alone(started: Start) -> None:
+    server = started(launch_of("warms-up"))
+    server.check()
+
+
 @pytest.mark.parametrize("fault", ["one-long-line", "long-log", "flood"])
 def test_output_of_any_size_does_not_keep_a_server_from_being_ready(
     fault: str, started: Start
@@ -113,6 +118,22 @@ def test_a_cause_in_the_log_is_worth_more_than_a_passed_limit(started: Start) ->
     limits = replace(PATIENT, silence_s=5.0)
     failure = failure_of(lambda: started(launch_of("shows-a-cause-and-hangs"), limits=limits))
     assert (failure.kind, failure.line) == (FailureClass.CRASH_KERNEL, "a rank is missing")
+
+
+@pytest.mark.parametrize(("name", "lives"), [("nvcc", True), ("wait", False)])
+def test_a_silent_start_lives_while_it_compiles(
+    name: str, lives: bool, started: Start, tmp_path: Path
+) -> None:
+    compiler = tmp_path / name
+    compiler.write_text('#!/bin/sh\nsleep "$1"\n')
+    compiler.chmod(0o755)
+    launch = launch_of("compiles", compiler=str(compiler), seconds=4.0)
+    limits = replace(PATIENT, silence_s=1.0)
+    if lives:
+        started(launch, limits=limits).check()
+        return
+    failure = failure_of(lambda: started(launch, limits=limits))
+    assert failure.kind is FailureClass.START_TIMEOUT
 
 
 def test_progress_without_line_ends_is_no_silence(started: Start) -> None:
