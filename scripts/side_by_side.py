@@ -1,19 +1,20 @@
-"""Start a server for each known setting of a study on the same GPUs, and measure them in turn.
+"""Start servers for many settings of a study on the same GPUs at once, and measure them in turn.
 
-    python -m scripts.side_by_side SPACE --seconds 400 --flag max-total-tokens=60000 --flag sleep-on-idle
+    python -m scripts.side_by_side SPACE --all --at-once 24 --seconds 1500 \\
+        --flag max-total-tokens=60000 --flag sleep-on-idle
 
 A sweep gives each server its GPUs alone, one after another. Where the model is small and the
-machine is lent by the minute, that spends most of the loan on starts. Here all servers are started
-at once; then one after another is measured while the others are idle, round after round until the
-time is over: each setting is measured several times, and a drift of the machine meets all alike.
+machine is lent by the minute, that spends most of the loan on starts. Here a batch of servers is
+started at once, the baseline's among them; then one after another is measured while the others
+are idle, as many rounds as `--rounds` says, and the next batch follows while there is time.
 Servers of fewer GPUs than there are take them by turns. `--flag` is for every server; the KV pools
 must fit on the GPUs side by side.
 
-The rows are those of a sweep, in RUNS/STUDY-side; a server that fails is left out from then on.
+The rows are those of a sweep, in RUNS/STUDY-side. The same command goes on where it was; a server
+that fails is left out.
 """
 
 import argparse
-import itertools
 import json
 import os
 import sys
@@ -32,6 +33,7 @@ from sweeper.cluster.assignment import host_name
 from sweeper.cluster.trial import state_of
 from sweeper.config import find_space, load_study
 from sweeper.errors import Failure, FailureClass, TrialError, UserError
+from sweeper.planning.plan import make_plan
 from sweeper.records import (
     FlagValue,
     HostFacts,
@@ -106,9 +108,30 @@ def share(gpu_ids: Sequence[int], gpus: int, number: int) -> tuple[int, ...]:
     return groups[number % len(groups)]
 
 
-def trials(study: Study) -> list[Trial]:
-    """Return the baseline and the known settings, numbered."""
-    baseline = Trial(
+def todo(study: Study, records: Sequence[TrialRecord], *, everything: bool) -> list[Trial]:
+    """Return the settings that have no row yet, in order, the baseline left out.
+
+    Args:
+        study: The study.
+        records: Rows so far.
+        everything: All settings of the space, not only the known ones.
+    """
+    done = {record.trial.launch.key for record in records}
+    points = list(study.known)
+    if everything:
+        points += [point for point, _ in make_plan(study).settings.values()]
+    made: dict[str, Trial] = {}
+    for point in points:
+        trial = replace(
+            _baseline(study), purpose=Purpose.KNOWN, point=point, launch=study.launch(point)
+        )
+        if trial.launch.key not in done:
+            made.setdefault(trial.launch.key, trial)
+    return list(made.values())
+
+
+def _baseline(study: Study) -> Trial:
+    return Trial(
         study=study.name,
         number=0,
         purpose=Purpose.BASELINE,
@@ -116,11 +139,6 @@ def trials(study: Study) -> list[Trial]:
         launch=study.baseline_launch(),
         context=study.context,
     )
-    known = (
-        replace(baseline, number=n, purpose=Purpose.KNOWN, point=point, launch=study.launch(point))
-        for n, point in enumerate(study.known, 1)
-    )
-    return [baseline, *known]
 
 
 def stand(scene: Scene, trial: Trial) -> Standing:
@@ -151,9 +169,8 @@ def stand(scene: Scene, trial: Trial) -> Standing:
 
 
 @contextmanager
-def standing(scene: Scene) -> Iterator[list[Standing]]:
-    """Start all servers at once; stop all when the block is left."""
-    planned = trials(scene.study)
+def standing(scene: Scene, planned: Sequence[Trial]) -> Iterator[list[Standing]]:
+    """Start servers for all of `planned` at once; stop all when the block is left."""
     with ThreadPoolExecutor(len(planned)) as pool:
         found = list(pool.map(lambda trial: stand(scene, trial), planned))
         try:
@@ -211,54 +228,86 @@ def one(scene: Scene, standing: Standing, client: ClientProcess, number: int) ->
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is done.
+
+    Attributes:
+        everything: All settings of the space, not only the known ones.
+        at_once: Servers of a batch, the baseline's among them.
+        rounds: How often each server is measured.
+        seconds: No batch and no round begins that would end later, the very first excepted.
+    """
+
+    everything: bool
+    at_once: int
+    rounds: int
+    seconds: float
+
+
 def run(
     study: Study,
     runs: Path,
+    extent: Extent,
     *,
-    seconds: float,
     flags: Mapping[str, FlagValue],
     say: Callable[[str], None],
 ) -> int:
     """Start, measure and store; return how many settings failed.
 
     Args:
-        study: Its baseline and its known settings are measured.
+        study: The study.
         runs: Folder of all results.
-        seconds: No round begins that would end later; the first one always does.
+        extent: How much.
         flags: Flags of all servers.
         say: Told a line for each measurement.
     """
-    end_s = time.monotonic() + seconds
     folder = runs / f"{study.name}-side"
     store = Store(folder)
     store.create()
     write_text(folder / "study.yaml", study.text)
+    records = store.records()
+    left = todo(study, records, everything=extent.everything)
     clock = Clock(study.engine.simulation.time_scale if study.simulated else 1.0)
-    host = _host(sharing=len(study.known) + 1)
+    host = _host(sharing=min(extent.at_once, len(left) + 1))
     scene = Scene(study=study, folder=folder, flags=flags, clock=clock, host=host)
-    with (
-        ClientProcess.start() as client,
-        standing(scene) as servers,
-        (folder / "counters.jsonl").open("w", encoding="utf-8") as lines,
-    ):
-        alive, round_s = list(servers), 0.0
-        for turn in itertools.count():
+    number = max((record.trial.number for record in records), default=-1) + 1
+    end_s, batch_s, failed = time.monotonic() + extent.seconds, 0.0, 0
+    with ClientProcess.start() as client:
+        while left and time.monotonic() + batch_s <= end_s:
             begun_s = time.monotonic()
-            if not alive or begun_s + round_s > end_s:
-                break
-            for server in list(alive):
-                number = turn * len(servers) + server.trial.number
-                record = one(scene, server, client, number)
+            batch, left = left[: extent.at_once - 1], left[extent.at_once - 1 :]
+            planned = [_baseline(study), *batch]
+            numbered = [replace(trial, number=number + i) for i, trial in enumerate(planned)]
+            for record in measured(scene, numbered, client, rounds=extent.rounds, end_s=end_s):
                 store.write(record)
                 say(_line(record))
+                number = max(number, record.trial.number + 1)
+                failed += record.failure is not None
+            batch_s = time.monotonic() - begun_s
+    return failed
+
+
+def measured(
+    scene: Scene, planned: Sequence[Trial], client: ClientProcess, *, rounds: int, end_s: float
+) -> Iterator[TrialRecord]:
+    """Start a batch, and yield each measurement of it."""
+    with standing(scene, planned) as servers:
+        alive, round_s = list(servers), 0.0
+        for turn in range(rounds):
+            begun_s = time.monotonic()
+            if turn and begun_s + round_s > end_s:
+                return
+            for server in list(alive):
+                number = server.trial.number + turn * len(servers)
+                record = one(scene, server, client, number)
                 if record.failure is not None or server.server is None:
                     alive.remove(server)
-                else:
-                    told = {"number": number, **counters(server.server, study)}
-                    lines.write(json.dumps(told) + "\n")
-                    lines.flush()
+                elif told := counters(server.server, scene.study):
+                    with (scene.folder / "counters.jsonl").open("a", encoding="utf-8") as lines:
+                        lines.write(json.dumps({"number": number, **told}) + "\n")
+                yield record
             round_s = time.monotonic() - begun_s
-        return len(servers) - len(alive)
 
 
 def _host(sharing: int) -> HostFacts:
@@ -290,7 +339,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.side_by_side")
     parser.add_argument("space")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--seconds", type=float, required=True, help="no round ends later")
+    parser.add_argument("--seconds", type=float, required=True, help="the whole time")
+    parser.add_argument("--all", action="store_true", help="all settings, not only the known")
+    parser.add_argument("--at-once", type=int, default=16, help="servers of a batch (16)")
+    parser.add_argument("--rounds", type=int, default=1, help="measurements of each server (1)")
     parser.add_argument(
         "--flag", type=_flag, action="append", default=[], help="NAME=VALUE, for every server"
     )
@@ -300,7 +352,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed = run(
             study.resolved(gpus_present=bool(detect().devices())),
             options.runs,
-            seconds=options.seconds,
+            Extent(
+                everything=options.all,
+                at_once=max(2, options.at_once),
+                rounds=max(1, options.rounds),
+                seconds=options.seconds,
+            ),
             flags=dict(options.flag),
             say=lambda line: print(line, flush=True),  # noqa: T201 - a command's own output
         )

@@ -1,5 +1,6 @@
 """Servers that stand side by side are measured in turn, and none is left."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from sweeper.records import TrialState
 from sweeper.store import Store
 from tests.sweeping import servers_of
 
+#: Another run of these tests on this machine has servers of its own.
+STUDY = f"side-{os.getpid()}"
 SPACE = """\
-study: side
+study: {study}
 engine:
   kind: simulated
   model: /models/target
@@ -43,33 +46,46 @@ def test_servers_of_fewer_gpus_than_there_are_take_them_in_turn() -> None:
 
 def space(folder: Path, fault: str = "") -> str:
     path = folder / "side.yaml"
-    path.write_text(SPACE.format(fault=fault), encoding="utf-8")
+    path.write_text(SPACE.format(study=STUDY, fault=fault), encoding="utf-8")
     return str(path)
 
 
 def test_each_setting_is_measured_in_every_round(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    words = [space(tmp_path), "--runs", str(runs), "--seconds", "15"]
+    words = [space(tmp_path), "--runs", str(runs), "--seconds", "300", "--rounds", "2"]
     assert main([*words, "--flag", "max-total-tokens=60000"]) == 0
-    records = Store(runs / "side-side").records(requests=True)
-    assert len(records) >= 6
-    assert len(records) % 3 == 0
-    steps = [record.trial.point.get("steps") for record in records]
-    assert steps == [None, 3, 1] * (len(records) // 3)
+    records = Store(runs / f"{STUDY}-side").records(requests=True)
+    assert [r.trial.number for r in records] == list(range(6))
+    assert [r.trial.point.get("steps") for r in records] == [None, 3, 1] * 2
     assert all(record.state is TrialState.COMPLETE for record in records)
     assert all(record.requests for record in records)
-    assert servers_of("side") == []
+    assert servers_of(STUDY) == []
+
+
+def test_batches_go_on_where_they_were_until_all_settings_have_a_row(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = [space(tmp_path), "--runs", str(runs), "--all", "--at-once", "3"]
+    assert main([*words, "--seconds", "0.1"]) == 0  # one batch is always done
+    store = Store(runs / f"{STUDY}-side")
+    assert [r.trial.point.get("steps") for r in store.records()] == [None, 3, 1]
+    assert main([*words, "--seconds", "300"]) == 0
+    records = store.records()
+    assert [r.trial.point.get("steps") for r in records] == [None, 3, 1, None, 2]
+    assert [r.trial.number for r in records] == list(range(5))
+    assert len({r.log for r in records}) == 5
+    assert main([*words, "--seconds", "300"]) == 0  # nothing is left to do
+    assert len(store.records()) == 5
 
 
 def test_a_server_that_hangs_is_left_out_and_its_stacks_are_kept(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     # The first two requests are the probe's and the warm-up's.
     asked = space(tmp_path, "hang_serving=3@speculative-num-steps==3")
-    assert main([asked, "--runs", str(runs), "--seconds", "15"]) == 1
-    records = Store(runs / "side-side").records()
+    assert main([asked, "--runs", str(runs), "--seconds", "300", "--rounds", "2"]) == 1
+    records = Store(runs / f"{STUDY}-side").records()
     failed = [record for record in records if record.failure is not None]
     assert [record.trial.point["steps"] for record in failed] == [3]
     assert [r.failure.kind for r in failed if r.failure] == [FailureClass.HANG]
     assert {r.trial.point.get("steps") for r in records if not r.failure} == {None, 1}
-    assert "Thread" in (runs / "side-side" / "logs" / "000001.stacks").read_text()
-    assert servers_of("side") == []
+    assert "Thread" in (runs / f"{STUDY}-side" / "logs" / "000001.stacks").read_text()
+    assert servers_of(STUDY) == []
