@@ -153,7 +153,7 @@ class Stratum:
         simulation = engine.simulation
         return Assignment(
             trial=trial,
-            workloads=self.study.workloads,
+            workloads=self.study.sent,
             limits=self.study.limits,
             folder=str(self.store.folder.resolve()),
             log=str(self.store.log_path(trial.number).relative_to(self.store.folder)),
@@ -182,7 +182,9 @@ class Stratum:
             record = _lost_record(outcome)
         if record is None:
             return None
-        record = self._witness.look(record)
+        names = [workload.name for workload in self.study.workloads]
+        told = sorted(record.measurements, key=lambda m: names.index(m.workload))
+        record = self._witness.look(replace(record, measurements=tuple(told)))
         self.store.write(record)
         self._took = (self._took[0] + 1, self._took[1] + self.now_s() - since_s)
         record = replace(record, requests=())

@@ -170,6 +170,18 @@ class Study:
     _baseline: Launch | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
+    def sent(self) -> tuple[Workload, ...]:
+        """The workloads in the order in which they are sent.
+
+        Where the first objective may end a launch early, its workload comes first: what follows
+        need not be sent then.
+        """
+        if self.budget.prune_confidence is None:
+            return self.workloads
+        first = self.objectives[0].workload
+        return tuple(sorted(self.workloads, key=lambda w: first is not None and w.name != first))
+
+    @property
     def simulated(self) -> bool:
         """Whether the embedded server stands in for the engine."""
         return self.engine.kind == "simulated"

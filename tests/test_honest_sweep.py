@@ -71,6 +71,24 @@ def test_a_certainly_slower_setting_skips_its_other_passes_and_keeps_what_it_mea
 
 
 @pytest.mark.slow
+def test_the_workload_that_decides_is_sent_first_where_it_may_spare_the_others(
+    tmp_path: Path,
+) -> None:
+    text = TINY.replace(
+        "workloads: [", "workloads: [{name: other, concurrency: 2, max_tokens: 20, warmup: 0}, "
+    )
+    text = text.replace("{maximize: output_tok_s}", "{maximize: output_tok_s, workload: single}")
+    text = text.replace("{launches: 6}", "{launches: 6, prune_confidence: 0.99}")
+    text = text.replace("values: [2, 4]", "values: [2, 8]").replace("known: [{steps: 4}]\n", "")
+    text = text.replace("max_tokens: 120", "max_tokens: 60, repeats: 4")
+    records, _ = swept(tmp_path, text)
+    assert [m.workload for m in records[0].measurements] == ["other", "single"]
+    pruned = [r for r in records if r.state is TrialState.PRUNED]
+    assert pruned
+    assert {m.workload for r in pruned for m in r.measurements} == {"single"}
+
+
+@pytest.mark.slow
 def test_the_log_tells_how_much_ran_without_a_graph(tmp_path: Path) -> None:
     text = TINY.replace(
         "nccl:\n    choices:\n      default: {}\n      ring-ll: {env: {NCCL_ALGO: Ring, NCCL_PROTO: LL}}",
