@@ -14,6 +14,9 @@ from sweeper.serving.supervisor import all_processes, descendants
 
 #: Ports of a block: SGLang derives ports from its own by adding up to 1000.
 BLOCK = 1100
+#: A server's port is no higher: SGLang 0.5.15 has a gRPC port 10,000 above it, and refuses to start
+#: where that is none. Linux gives away ports up to 60,999.
+HIGHEST = 65_535 - 10_000
 _HOST = "127.0.0.1"
 _LISTEN = "0A"  # include/net/tcp_states.h
 _TRIES = 200
@@ -48,6 +51,8 @@ def reserve_ports() -> Ports:
         with socket.socket() as chosen:
             chosen.bind((_HOST, 0))
             base = chosen.getsockname()[1] // BLOCK * BLOCK
+        if base + 1 > HIGHEST:
+            base -= 10 * BLOCK
         # 50 above the port is below all that SGLang derives from it (it starts at 100).
         port, nccl_port = base + 1, base + 51
         if base < 1024 or base + BLOCK > 65536:

@@ -7,6 +7,7 @@ Prints one JSON object: what the rank found in each case of the kind. FOLDER is 
 
 # mypy: ignore-errors
 import json
+import os
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
@@ -322,7 +323,10 @@ def main():
             found[name] = case(rank, size)
         except (AssertionError, RuntimeError, ValueError) as error:
             found[name] = {"error": type(error).__name__, "message": str(error)}
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
+    distributed.barrier()
+    # A thread of gloo that is still at work when Python ends would abort the process.
+    os._exit(0)
 
 
 if __name__ == "__main__":

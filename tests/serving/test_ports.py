@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from sweeper.serving.ports import BLOCK, accepts, is_taken, reserve_ports, stranger_on
+from sweeper.serving.ports import BLOCK, HIGHEST, accepts, is_taken, reserve_ports, stranger_on
 
 
 def test_blocks_of_parallel_servers_do_not_touch() -> None:
@@ -17,6 +17,14 @@ def test_blocks_of_parallel_servers_do_not_touch() -> None:
         assert block.port < block.nccl_port < block.port + 100
         assert not is_taken(block.port)
         block.release()
+        block.release()
+
+
+def test_no_port_is_so_high_that_one_derived_from_it_is_none() -> None:
+    # The system chooses at random; a fifth of its ports are higher.
+    for _ in range(60):
+        block = reserve_ports()
+        assert block.port <= HIGHEST == 55_535
         block.release()
 
 
