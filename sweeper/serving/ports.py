@@ -7,6 +7,7 @@ machine: a bound socket, which ends with its owner however that dies.
 
 import contextlib
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from sweeper.serving.supervisor import all_processes, descendants
 #: Ports of a block: SGLang derives ports from its own by adding up to 1000.
 BLOCK = 1100
 #: A server's port is no higher: SGLang 0.5.15 has a gRPC port 10,000 above it, and refuses to start
-#: where that is none. Linux gives away ports up to 60,999.
-HIGHEST = 65_535 - 10_000
+#: where that is none. Linux gives away ports from 32,768 to 60,999: 20 blocks, where a large node has
+#: more servers than that; so others down to LOWEST are used too.
+LOWEST, HIGHEST = 10_000, 65_535 - 10_000
 _HOST = "127.0.0.1"
 _LISTEN = "0A"  # include/net/tcp_states.h
-_TRIES = 200
+_TRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,9 @@ def reserve_ports() -> Ports:
     Raises:
         OSError: No block is free.
     """
-    for _ in range(_TRIES):
-        with socket.socket() as chosen:
-            chosen.bind((_HOST, 0))
-            base = chosen.getsockname()[1] // BLOCK * BLOCK
-        if base + 1 > HIGHEST:
-            base -= 10 * BLOCK
+    for base in _bases():
         # 50 above the port is below all that SGLang derives from it (it starts at 100).
         port, nccl_port = base + 1, base + 51
-        if base < 1024 or base + BLOCK > 65536:
-            continue
         guard = socket.socket()
         try:
             guard.bind((_HOST, base))
@@ -67,7 +62,18 @@ def reserve_ports() -> Ports:
             guard.close()
             continue
         return Ports(port, nccl_port, guard)
-    raise OSError(f"no free block of {BLOCK} ports after {_TRIES} tries")
+    raise OSError(f"no free block of {BLOCK} ports from {LOWEST} to {HIGHEST}")
+
+
+def _bases() -> Iterator[int]:
+    """Yield where blocks begin: first where the system gives ports away, then everywhere."""
+    for _ in range(_TRIES):
+        with socket.socket() as chosen:
+            chosen.bind((_HOST, 0))
+            base = chosen.getsockname()[1] // BLOCK * BLOCK
+        if base >= LOWEST:
+            yield base if base < HIGHEST else base - 10 * BLOCK
+    yield from range(-(-LOWEST // BLOCK) * BLOCK, HIGHEST, BLOCK)
 
 
 def is_taken(port: int) -> bool:

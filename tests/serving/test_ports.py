@@ -6,7 +6,15 @@ import socket
 import subprocess
 import sys
 
-from sweeper.serving.ports import BLOCK, HIGHEST, accepts, is_taken, reserve_ports, stranger_on
+from sweeper.serving.ports import (
+    BLOCK,
+    HIGHEST,
+    LOWEST,
+    accepts,
+    is_taken,
+    reserve_ports,
+    stranger_on,
+)
 
 
 def test_blocks_of_parallel_servers_do_not_touch() -> None:
@@ -26,6 +34,16 @@ def test_no_port_is_so_high_that_one_derived_from_it_is_none() -> None:
         block = reserve_ports()
         assert block.port <= HIGHEST == 55_535
         block.release()
+
+
+def test_a_large_node_has_blocks_for_all_of_its_servers() -> None:
+    blocks = [reserve_ports() for _ in range(32)]
+    ports = sorted(block.port for block in blocks)
+    for block in blocks:
+        block.release()
+    assert all(later - earlier >= BLOCK for earlier, later in itertools.pairwise(ports))
+    assert ports[0] >= LOWEST
+    assert ports[-1] <= HIGHEST
 
 
 def test_a_block_is_kept_from_other_processes_until_its_owner_is_gone() -> None:
