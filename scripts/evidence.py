@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -310,6 +310,12 @@ TABLES = {
 }
 
 
+def print_tables(tables: Mapping[str, Callable[[], str]]) -> None:
+    """Print tables under their titles, as Markdown."""
+    for title, table in tables.items():
+        sys.stdout.write(f"### {title}\n\n{table()}\n\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.evidence")
@@ -318,8 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.landscape is not None:
         pq.write_table(landscape(), options.landscape, compression="zstd")
         return 0
-    for title, table in TABLES.items():
-        sys.stdout.write(f"### {title}\n\n{table()}\n\n")
+    print_tables(TABLES)
     return 0
 
 

@@ -5,7 +5,6 @@ python -m scripts.evidence_two
 
 import json
 import statistics
-import sys
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -15,6 +14,7 @@ from scripts.evidence import (
     fastest_step_ms,
     markdown,
     mean_step_ms,
+    print_tables,
     slowest_step_ms,
 )
 from sweeper.judging.answers import answers_agree
@@ -96,13 +96,6 @@ def _single(record: TrialRecord) -> Iterator[RequestTiming]:
     return (r for r in record.requests if r.workload == "single")
 
 
-def main() -> int:
-    """Print the tables; return the exit status."""
-    for title, table in TABLES.items():
-        sys.stdout.write(f"### {title}\n\n{table()}\n\n")
-    return 0
-
-
 TABLES = {
     "The sweep": sweep,
     "Steps of one stream": steps,
@@ -111,4 +104,4 @@ TABLES = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print_tables(TABLES)

@@ -29,7 +29,7 @@ from pathlib import Path
 from sweeper.bench.measure import measure
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
-from sweeper.cluster.assignment import host_name
+from sweeper.cluster.assignment import Assignment, host_name, runnable
 from sweeper.cluster.trial import state_of
 from sweeper.config import find_space, load_study
 from sweeper.errors import Failure, FailureClass, TrialError, UserError
@@ -45,9 +45,9 @@ from sweeper.records import (
     TrialRecord,
     TrialState,
 )
-from sweeper.serving import Place, ProcessId, Server, detect, start
+from sweeper.serving import Gpus, Place, ProcessId, Server, detect, start
 from sweeper.store import Store, write_text
-from sweeper.study import SGLANG_COMMAND, SIMULATED_COMMAND, Study
+from sweeper.study import Study
 
 #: A server that stands still shall not use up the loan.
 LIMITS = Limits(progress_s=20.0, probe_s=20.0)
@@ -79,6 +79,7 @@ class Scene:
         folder: The run's folder.
         flags: Flags of all servers that belong to no setting.
         clock: Engine time.
+        gpus: How to look at the GPUs.
         host: Where they run; its `gpu_ids` are all GPUs.
     """
 
@@ -86,6 +87,7 @@ class Scene:
     folder: Path
     flags: Mapping[str, FlagValue]
     clock: Clock
+    gpus: Gpus
     host: HostFacts
 
     def host_of(self, number: int) -> HostFacts:
@@ -144,24 +146,30 @@ def _baseline(study: Study) -> Trial:
 def stand(scene: Scene, trial: Trial) -> Standing:
     """Start a server and wait until it is ready."""
     study, log = scene.study, f"logs/{trial.number:06d}.log"
-    command = SIMULATED_COMMAND if study.simulated else SGLANG_COMMAND
-    env = study.engine.simulation.environment() if study.simulated else {}
-    launch = replace(
-        trial.launch,
-        command=(sys.executable, *command[1:]),
-        env={**env, **trial.launch.env},
-        flags={**trial.launch.flags, **scene.flags},
+    assignment = Assignment(
+        trial=trial,
+        workloads=study.workloads,
+        limits=LIMITS,
+        folder=str(scene.folder),
+        log=log,
+        env=tuple(study.engine.simulation.environment().items()) if study.simulated else (),
+        place_flags=tuple(scene.flags.items()),
     )
     place = Place(
         gpu_ids=scene.host_of(trial.number).gpu_ids,
         log_path=scene.folder / log,
         mark=f"sweeper/{study.name}/side/{trial.number}",
         watch=(ProcessId.of(os.getpid()),),
-        cache_dir=scene.folder / "cache",
+        cache_dir=scene.folder / assignment.cache,
     )
     try:
         server = start(
-            study.adapter, launch, place=place, gpus=detect(), limits=LIMITS, clock=scene.clock
+            study.adapter,
+            runnable(assignment),
+            place=place,
+            gpus=scene.gpus,
+            limits=LIMITS,
+            clock=scene.clock,
         )
     except TrialError as error:
         return Standing(trial=trial, log=log, failure=error.failure)
@@ -188,32 +196,15 @@ def counters(server: Server, study: Study) -> dict[str, int]:
 
 
 def one(scene: Scene, standing: Standing, client: ClientProcess, number: int) -> TrialRecord:
-    """Measure a server once."""
+    """Measure a server once, and say how it ended; of one that never stood, why."""
     started_at, begun_s = datetime.now(UTC).isoformat(), scene.clock.now_s()
     server, failure = standing.server, standing.failure
     done: list[Measurement] = []
     sent: list[RequestTiming] = []
-    try:
-        for workload in scene.study.workloads if server is not None else ():
-            assert server is not None
-            found, requests = measure(
-                client,
-                url=server.url,
-                model=standing.trial.launch.model,
-                workload=workload,
-                gpus=scene.study.engine.gpus,
-                clock=scene.clock,
-                limits=LIMITS,
-                salt=standing.trial.salt,
-                check=server.check,
-            )
-            done.append(found)
-            sent.extend(requests)
-    except TrialError as error:
-        failure = error.failure
-        if failure.kind is FailureClass.HANG and server is not None:
-            failure = server.standing_still(failure)
-    phases_s = {"measure": scene.clock.now_s() - begun_s}
+    phases_s: dict[str, float] = {}
+    if server is not None:
+        failure = _measure(scene, standing.trial, server, client, done, sent)
+        phases_s = {**server.phases_s, "measure": scene.clock.now_s() - begun_s}
     return TrialRecord(
         trial=replace(standing.trial, number=number),
         state=TrialState.COMPLETE if failure is None else state_of(failure),
@@ -223,9 +214,40 @@ def one(scene: Scene, standing: Standing, client: ClientProcess, number: int) ->
         server=None if server is None else server.facts,
         host=scene.host_of(standing.trial.number),
         started_at=started_at,
-        phases_s=phases_s if server is None else {**server.phases_s, **phases_s},
+        phases_s=phases_s,
         log=standing.log,
     )
+
+
+def _measure(
+    scene: Scene,
+    trial: Trial,
+    server: Server,
+    client: ClientProcess,
+    done: list[Measurement],
+    sent: list[RequestTiming],
+) -> Failure | None:
+    """Fill `done` and `sent` workload by workload; return what broke it off, or None."""
+    try:
+        for workload in scene.study.workloads:
+            found, requests = measure(
+                client,
+                url=server.url,
+                model=trial.launch.model,
+                workload=workload,
+                gpus=scene.study.engine.gpus,
+                clock=scene.clock,
+                limits=LIMITS,
+                salt=trial.salt,
+                check=server.check,
+            )
+            done.append(found)
+            sent.extend(requests)
+    except TrialError as error:
+        if error.failure.kind is FailureClass.HANG:
+            return server.standing_still(error.failure)
+        return error.failure
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +291,9 @@ def run(
     records = store.records()
     left = todo(study, records, everything=extent.everything)
     clock = Clock(study.engine.simulation.time_scale if study.simulated else 1.0)
-    host = _host(sharing=min(extent.at_once, len(left) + 1))
-    scene = Scene(study=study, folder=folder, flags=flags, clock=clock, host=host)
+    gpus = detect()
+    host = _host(gpus, sharing=min(extent.at_once, len(left) + 1))
+    scene = Scene(study=study, folder=folder, flags=flags, clock=clock, gpus=gpus, host=host)
     number = max((record.trial.number for record in records), default=-1) + 1
     end_s, batch_s, failed = time.monotonic() + extent.seconds, 0.0, 0
     with ClientProcess.start() as client:
@@ -310,8 +333,7 @@ def measured(
             round_s = time.monotonic() - begun_s
 
 
-def _host(sharing: int) -> HostFacts:
-    gpus = detect()
+def _host(gpus: Gpus, sharing: int) -> HostFacts:
     devices = gpus.devices()
     return HostFacts(
         host=host_name(),

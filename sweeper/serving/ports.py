@@ -16,8 +16,8 @@ from sweeper.serving.supervisor import all_processes, descendants
 #: Ports of a block: SGLang derives ports from its own by adding up to 1000.
 BLOCK = 1100
 #: A server's port is no higher: SGLang 0.5.15 has a gRPC port 10,000 above it, and refuses to start
-#: where that is none. Linux gives away ports from 32,768 to 60,999: 20 blocks, where a large node has
-#: more servers than that; so others down to LOWEST are used too.
+#: where that is none. Linux gives away ports from 32,768 to 60,999: 22 blocks. A large
+#: node may have more servers than that; so others down to LOWEST are used too.
 LOWEST, HIGHEST = 10_000, 65_535 - 10_000
 _HOST = "127.0.0.1"
 _LISTEN = "0A"  # include/net/tcp_states.h
