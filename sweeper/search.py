@@ -7,7 +7,11 @@ verdicts -> best.sh, report.html
 """
 
 import os
+import signal
 
+if __name__ == "__main__":
+    # While modules load there is nothing to end: Ctrl-C ends the command without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 # The sampler's matrices are small: threads make an ask several times slower on a busy machine.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -71,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StopSweep as error:
         print(f"sweeper: stopped: {error}", file=sys.stderr)
         return EXIT_BROKEN
+    except KeyboardInterrupt:
+        # No server was started yet: from then on a signal only raises a wish (`Interrupt`).
+        return EXIT_INT
 
 
 def _sweep(options: argparse.Namespace, study: Study, plan: Plan, gpus: Gpus) -> int:
@@ -188,6 +195,7 @@ def _executor(
 
 if __name__ == "__main__":
     outlive_reader()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     status = main()
     sys.stdout.flush()
     # Ray leaves threads that may hold up a normal exit.

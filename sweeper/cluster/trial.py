@@ -12,42 +12,21 @@ machine's is FAILED.
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sweeper.bench.measure import Progress, measure
+from sweeper.bench.measure import Progress
 from sweeper.bench.process import ClientProcess
 from sweeper.clock import Clock
 from sweeper.cluster.assignment import Assignment, Cancelled, Status, runnable
+from sweeper.cluster.measuring import Measured, measure_workloads
 from sweeper.cluster.turns import Turns
-from sweeper.engines.base import Engine, ServingLog
-from sweeper.errors import (
-    BenchFailed,
-    Failure,
-    FailureClass,
-    Fault,
-    Stage,
-    TrialError,
-)
+from sweeper.engines.base import Engine
+from sweeper.errors import Failure, FailureClass, Fault, Stage, TrialError
 from sweeper.judging.guard import ineffective
-from sweeper.judging.pruning import certainly_worse
-from sweeper.records import (
-    HostFacts,
-    Measurement,
-    RequestTiming,
-    ServerFacts,
-    Trial,
-    TrialRecord,
-    TrialState,
-)
+from sweeper.records import HostFacts, ServerFacts, TrialRecord, TrialState
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
-from sweeper.statistics.measurement import with_acceptance
-
-#: Real seconds from broken streams to the end of a server that broke them by dying.
-_DEATH_S = 1.0
-_LOG_BLOCK = 1 << 20
 
 
 def run_trial(
@@ -100,11 +79,9 @@ class _Run:
         self.cancelled = cancelled
         self.clock = Clock(assignment.time_scale)
         self.phases_s: dict[str, float] = {}
-        self.measurements: list[Measurement] = []
-        self.requests: list[RequestTiming] = []
+        self.measured = Measured()
         self.facts: ServerFacts | None = None
         self.left: str | None = None
-        self.is_worse = False
         self.started_at = datetime.now(UTC).isoformat()
 
     def record(self) -> TrialRecord:
@@ -112,7 +89,7 @@ class _Run:
         failure: Failure | None = None
         try:
             self._serve()
-            failure = ineffective(self.measurements)
+            failure = ineffective(self.measured.measurements)
         except TrialError as error:
             failure = error.failure
         except (Cancelled, SystemExit):
@@ -130,10 +107,12 @@ class _Run:
             raise Cancelled
         return TrialRecord(
             trial=self.assignment.trial,
-            state=TrialState.PRUNED if failure is None and self.is_worse else state_of(failure),
+            state=TrialState.PRUNED
+            if failure is None and self.measured.is_worse
+            else state_of(failure),
             failure=failure,
-            measurements=tuple(self.measurements),
-            requests=tuple(self.requests),
+            measurements=tuple(self.measured.measurements),
+            requests=tuple(self.measured.requests),
             server=self.facts,
             host=self.host,
             started_at=self.started_at,
@@ -186,67 +165,20 @@ class _Run:
             yield
 
     def _measure(self, client: ClientProcess, server: Server) -> None:
-        trial = self.assignment.trial
         begun = self.clock.now_s()
         try:
-            for workload in self.assignment.workloads:
-                log_bytes = self._log_bytes()
-                measurement, requests = measure(
-                    client,
-                    url=server.url,
-                    model=trial.launch.model,
-                    workload=workload,
-                    gpus=trial.launch.gpus,
-                    clock=self.clock,
-                    limits=self.assignment.limits,
-                    salt=trial.salt,
-                    api_key=_api_key(trial),
-                    on_progress=self._progress,
-                    check=lambda: self._check(server),
-                    enough=self._stops,
-                )
-                self.measurements.append(self._with_log(measurement, log_bytes))
-                self.requests.extend(requests)
-                if self.is_worse or self._stops(requests):
-                    return
-        except BenchFailed as error:
-            # A server that dies breaks its streams a moment before its end is heard.
-            server.check(wait_s=_DEATH_S)
-            if error.failure.kind is FailureClass.HANG:
-                raise BenchFailed(server.standing_still(error.failure)) from error
-            raise
+            measure_workloads(
+                self.assignment,
+                self.engine,
+                client,
+                server,
+                self.clock,
+                into=self.measured,
+                check=lambda: self._check(server),
+                on_progress=self._progress,
+            )
         finally:
             self.phases_s["measure"] = self.clock.now_s() - begun
-
-    def _stops(self, requests: Sequence[RequestTiming]) -> bool:
-        """Tell whether the setting is certainly slower than the best one, and remember it."""
-        rival = self.assignment.rival
-        self.is_worse = rival is not None and certainly_worse(requests, rival)
-        return self.is_worse
-
-    def _log_bytes(self) -> int:
-        path = Path(self.assignment.folder) / self.assignment.log
-        return path.stat().st_size if path.is_file() else 0
-
-    def _with_log(self, measurement: Measurement, since: int) -> Measurement:
-        """Return `measurement` with what the log says of it, from byte `since` on."""
-        reader = self.engine.log_reader()
-        if not isinstance(reader, ServingLog):
-            return measurement
-        with contextlib.suppress(OSError):
-            with (Path(self.assignment.folder) / self.assignment.log).open("rb") as log:
-                log.seek(since)
-                while block := log.read(_LOG_BLOCK):
-                    reader.feed(block)
-            if reader.accept_length_mean is not None:
-                # Only where the requests themselves do not tell.
-                measurement = with_acceptance(measurement, reader.accept_length_mean, "log")
-            return replace(
-                measurement,
-                no_graph_share=reader.share_without_graph,
-                retractions=reader.retractions,
-            )
-        return measurement
 
     def _stop(self, server: Server) -> None:
         self._tell(Stage.SHUTDOWN, "")
@@ -315,8 +247,3 @@ def state_of(failure: Failure | None) -> TrialState:
     if failure.policy.fault is Fault.MACHINE:
         return TrialState.FAILED
     return TrialState.INFEASIBLE
-
-
-def _api_key(trial: Trial) -> str | None:
-    key = trial.launch.flags.get("api-key")
-    return key if isinstance(key, str) else None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.side_by_side import main, share
+from scripts.side_by_side import main
+from scripts.standing import share
 from sweeper.errors import FailureClass, UserError
 from sweeper.records import TrialState
 from sweeper.store import Store
@@ -59,6 +60,18 @@ def test_each_setting_is_measured_in_every_round(tmp_path: Path) -> None:
     assert [r.trial.point.get("steps") for r in records] == [None, 3, 1] * 2
     assert all(record.state is TrialState.COMPLETE for record in records)
     assert all(record.requests for record in records)
+    assert servers_of(STUDY) == []
+
+
+def test_each_round_may_have_servers_of_its_own(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = [space(tmp_path), "--runs", str(runs), "--seconds", "300", "--rounds", "2"]
+    assert main([*words, "--restart"]) == 0
+    records = Store(runs / f"{STUDY}-side").records()
+    assert [r.trial.point.get("steps") for r in records] == [None, 3, 1] * 2
+    assert [r.log for r in records] == [f"logs/{n:06d}.log" for n in range(6)]
+    logs = [runs / f"{STUDY}-side" / str(record.log) for record in records]
+    assert all("SIMULATED SERVER" in log.read_text(encoding="utf-8") for log in logs)
     assert servers_of(STUDY) == []
 
 
