@@ -1,15 +1,19 @@
 """Start servers for many settings of a study on the same GPUs at once, and measure them in turn.
 
-    python -m scripts.side_by_side SPACE --all --at-once 24 --seconds 1500 \\
-        --flag max-total-tokens=60000 --flag sleep-on-idle
+    python -m scripts.side_by_side SPACE --all --at-once 24 --seconds 1500 --flag sleep-on-idle \\
+        --flag max-total-tokens=30000 --flag mem-fraction-static=0.95 \\
+        --env SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0
 
 A sweep gives each server its GPUs alone, one after another. Where the model is small and the
 machine is lent by the minute, that spends most of the loan on starts. Here a batch of servers is
 started at once, the baseline's among them; then one after another is measured while the others
 are idle, as many rounds as `--rounds` says, and the next batch follows while there is time. With
 `--restart` each round is measured on servers that were started for it.
-Servers of fewer GPUs than there are take them by turns. `--flag` is for every server; the KV pools
-must fit on the GPUs side by side.
+Servers of fewer GPUs than there are take them by turns.
+
+`--flag` and `--env` are for every server. The KV pools must fit on the GPUs side by side; what the
+others take meanwhile looks to SGLang like memory that its weights took and, where GPUs fill
+unevenly, like another tenant: hence the share and the variable above.
 
 The rows are those of a sweep, in RUNS/STUDY-side. The same command goes on where it was; a server
 that fails is left out.
@@ -98,6 +102,7 @@ def run(
     extent: Extent,
     *,
     flags: Mapping[str, FlagValue],
+    env: Mapping[str, str],
     say: Callable[[str], None],
 ) -> int:
     """Start, measure and store; return how many settings failed.
@@ -107,6 +112,7 @@ def run(
         runs: Folder of all results.
         extent: How much.
         flags: Flags of all servers.
+        env: Variables of all servers.
         say: Told a line for each measurement.
     """
     folder = runs / f"{study.name}-side"
@@ -118,7 +124,9 @@ def run(
     clock = Clock(study.engine.simulation.time_scale if study.simulated else 1.0)
     gpus = detect()
     host = host_facts(gpus, sharing=min(extent.at_once, len(left) + 1))
-    scene = Scene(study=study, folder=folder, flags=flags, clock=clock, gpus=gpus, host=host)
+    scene = Scene(
+        study=study, folder=folder, flags=flags, env=env, clock=clock, gpus=gpus, host=host
+    )
     number = max((record.trial.number for record in records), default=-1) + 1
     end_s, batch_s, failed = time.monotonic() + extent.seconds, 0.0, 0
     with ClientProcess.start() as client:
@@ -185,6 +193,13 @@ def _flag(text: str) -> tuple[str, FlagValue]:
     return name.removeprefix("--"), value if is_set else True
 
 
+def _variable(text: str) -> tuple[str, str]:
+    name, is_set, value = text.partition("=")
+    if not is_set:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.side_by_side")
@@ -197,6 +212,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--restart", action="store_true", help="start anew for each round")
     parser.add_argument(
         "--flag", type=_flag, action="append", default=[], help="NAME=VALUE, for every server"
+    )
+    parser.add_argument(
+        "--env", type=_variable, action="append", default=[], help="NAME=VALUE, for every server"
     )
     options = parser.parse_args(argv)
     try:
@@ -212,6 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 seconds=options.seconds,
             ),
             flags=dict(options.flag),
+            env=dict(options.env),
             say=lambda line: print(line, flush=True),  # noqa: T201 - a command's own output
         )
     except UserError as error:

@@ -49,6 +49,7 @@ class Scene:
         study: The study.
         folder: The run's folder.
         flags: Flags of all servers that belong to no setting.
+        env: Variables of all servers; a setting's own win.
         clock: Engine time.
         gpus: How to look at the GPUs.
         host: Where they run; its `gpu_ids` are all GPUs.
@@ -57,6 +58,7 @@ class Scene:
     study: Study
     folder: Path
     flags: Mapping[str, FlagValue]
+    env: Mapping[str, str]
     clock: Clock
     gpus: Gpus
     host: HostFacts
@@ -97,13 +99,14 @@ def host_facts(gpus: Gpus, sharing: int) -> HostFacts:
 def stand(scene: Scene, trial: Trial) -> Standing:
     """Start a server and wait until it is ready."""
     study = scene.study
+    simulation = study.engine.simulation.environment() if study.simulated else {}
     assignment = Assignment(
         trial=trial,
         workloads=study.workloads,
         limits=LIMITS,
         folder=str(scene.folder),
         log=f"logs/{trial.number:06d}.log",
-        env=tuple(study.engine.simulation.environment().items()) if study.simulated else (),
+        env=tuple({**simulation, **scene.env}.items()),
         place_flags=tuple(scene.flags.items()),
     )
     place = Place(

@@ -75,6 +75,25 @@ def test_each_round_may_have_servers_of_its_own(tmp_path: Path) -> None:
     assert servers_of(STUDY) == []
 
 
+def test_a_variable_is_for_every_server(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = [space(tmp_path), "--runs", str(runs), "--seconds", "300"]
+    # Variables of the simulated server are as good as any other's.
+    assert main([*words, "--env", "SWEEPER_SIM_FAULT=oom_graph"]) == 1
+    records = Store(runs / f"{STUDY}-side").records()
+    assert len(records) == 3
+    assert all(record.failure is not None for record in records)
+
+
+def test_a_variable_without_a_value_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        main([space(tmp_path), "--seconds", "1", "--env", "NAME"])
+    assert error.value.code == 2
+    assert "'NAME' is not NAME=VALUE" in capsys.readouterr().err
+
+
 def test_batches_go_on_where_they_were_until_all_settings_have_a_row(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = [space(tmp_path), "--runs", str(runs), "--all", "--at-once", "3"]
