@@ -23,7 +23,7 @@ from sweeper.serving import Gpus, Place, ProcessId, Server, start
 from sweeper.study import Study
 
 #: A server that stands still shall not use up the loan.
-LIMITS = Limits(progress_s=20.0, probe_s=20.0)
+LIMITS = Limits(progress_s=60.0, probe_s=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
