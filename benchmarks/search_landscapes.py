@@ -169,10 +169,11 @@ def cost_setting(launch: Launch) -> Setting:
     """Return what the cost model looks at."""
     shape = shape_of(launch.flags)
     env = launch.env
-    algo, proto = env.get("NCCL_ALGO"), env.get("NCCL_PROTO")
+    # A collective's name may stand before the algorithm's: "allreduce:tree".
+    algo, proto = env.get("NCCL_ALGO", "").rpartition(":")[2], env.get("NCCL_PROTO", "")
     common = Setting(
         graphs=not launch.flags.get("disable-cuda-graph"),
-        nccl=Nccl(algo=algo and algo.upper(), proto=proto and proto.upper()),
+        nccl=Nccl(algo=algo.upper() or None, proto=proto.upper() or None),
         draft_on_one_gpu=env.get("SWEEPER_DRAFT_TP") == "1",
     )
     if shape is None:

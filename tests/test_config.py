@@ -59,6 +59,14 @@ def test_each_shipped_space_loads_and_has_something_to_launch(name: str) -> None
     assert study.baseline_launch().key not in keys
 
 
+@pytest.mark.parametrize("name", sorted(shipped_spaces()))
+def test_no_shipped_space_asks_nccl_for_an_algorithm_that_has_no_all_gather(name: str) -> None:
+    plan = make_plan(load_study(shipped_spaces()[name]).resolved(gpus_present=False))
+    asked = {launch.env.get("NCCL_ALGO", "") for _, launch in plan.settings.values()}
+    # Without a collective's name in front it is for all of them; the logits are gathered.
+    assert asked <= {"", "Ring", "allreduce:tree"}
+
+
 def test_on_and_off_are_labels_not_booleans() -> None:
     study = study_of(GOOD)
     graph = next(p for p in study.space.parameters if p.name == "graph")
