@@ -81,7 +81,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         _F.PORT_CONFLICT,
         r"EADDRINUSE|address already in use|error while attempting to bind on address|"
-        r"port_base at \d+ is not available|port \d+ is (already )?(in use|not available)|"
+        r"port(_base)? at \d+ is not available|port (\d+ )?is (already )?(in use|not available)|"
         r"is used by a process already",
     ),
     Sign(
@@ -146,6 +146,13 @@ SIGNS: tuple[Sign, ...] = (
         r"is not divisible by|must be divisible by|unknown speculative algorithm name|"
         r"pipeline parallelism (is not compatible|currently only)",
     ),
+    Sign(_F.UNSUPPORTED_CONFIG, r"no algorithm/protocol available for function"),
+    # NCCL's word for a call that it will never take: NCCL_ALGO, NCCL_PROTO, two ranks on one GPU.
+    Sign(
+        _F.UNSUPPORTED_CONFIG,
+        r"NCCL error.*\binvalid usage|ncclInvalidUsage",
+        role=Role.CONSEQUENCE,
+    ),
     Sign(
         _F.NCCL_TIMEOUT,
         r"collective operation timeout|watchdog caught|NCCL work.*timeout|"
@@ -155,7 +162,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         _F.NCCL_INIT,
         r"NCCL error|DistBackendError|DistNetworkError|DistStoreError|"
-        r"nccl(System|Internal|Remote|UnhandledCuda)Error|ncclInvalidUsage|"
+        r"nccl(System|Internal|Remote|UnhandledCuda)Error|"
         r"unhandled (system|cuda) error|gloo connectFullMesh failed|"
         r"timed out after .*waiting for clients|TCPStore.*(timed out|timeout)",
         role=Role.CONSEQUENCE,
@@ -202,7 +209,8 @@ _HOT = (
 #: Lines that healthy servers print too, and the side errors of a crash dump.
 NOISE = re.compile(
     r"ignore import error|warning:|\bwarning\b|NCCL INFO|py-?spy|RLIMIT_NOFILE|autotun|"
-    r"skipping tactic|#retracted|retract requests|leaked \w+ objects|"
+    r"skipping tactic|#retracted|retract requests|leaked \w+ objects|is in use\. waiting for|"
+    r"could not find the process that uses it|"
     r"possible solutions|common cause is|health check failed|\) disabled: ",
     re.IGNORECASE,
 )

@@ -161,6 +161,10 @@ REPORTED: list[tuple[str, FailureClass]] = [
     ("OSError: Can't load the configuration of '/models/nope'.", F.MODEL_MISSING),
     ("FileNotFoundError: [Errno 2] No such file or directory: '/models/nope/config.json'", F.MODEL_MISSING),
     ("RuntimeError: Out of memory. Try to lower your batch size.", F.KV_POOL_TOO_SMALL),
+    ("RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)", F.UNSUPPORTED_CONFIG),
+    ("Exception: Capture cuda graph failed: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)", F.UNSUPPORTED_CONFIG),
+    ("ValueError: nccl_port at 30233 is not available in 30 seconds. nccl_port at 30233 is not available", F.PORT_CONFLICT),
+    (STAMP + "Port is already in use. dist_init_port=30233 port_base=30234 detokenizer_port=30235", F.PORT_CONFLICT),
 ]  # fmt: skip
 
 
@@ -319,6 +323,34 @@ def test_out_of_memory_inside_nccl_before_the_load_is_memory_that_others_hold() 
         "Cuda failure 2 'out of memory'\n"
     )
     assert fail(text, exit_code=-9).kind is F.GPU_MEMORY_NOT_FREE
+
+
+def test_a_call_that_nccl_never_takes_is_the_settings_fault() -> None:
+    text = (
+        STAMP + "Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/x/parallel_state.py", line 1, in _all_gather_into_tensor\n'
+        "    torch.distributed.all_gather_into_tensor(output, input)\n"
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, invalid usage "
+        "(run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Last error:\n"
+        "Error : no algorithm/protocol available for function AllGather with datatype ncclBfloat16. "
+        "NCCL_ALGO was set to Tree.\n"
+    )
+    failure = fail(text, exit_code=-9)
+    assert (failure.kind, failure.policy.retry) == (F.UNSUPPORTED_CONFIG, False)
+    assert failure.line.endswith("NCCL_ALGO was set to Tree.")
+
+
+def test_a_port_that_was_waited_for_is_not_the_cause_of_what_came_later() -> None:
+    text = (
+        STAMP + "port 30233 is in use. Waiting for 15 seconds for nccl_port to be available. "
+        "nccl_port is used by a process already. process.name()=' pid=7\n"
+        + STAMP
+        + "The port 30233 is in use, but we could not find the process that uses it.\n"
+        + "AssertionError: tp_size must be divisible by number of nodes\n"
+    )
+    assert fail(text).kind is F.CONFIG_REJECTED
 
 
 def test_a_peer_that_lost_its_rank_does_not_hide_why_the_rank_died() -> None:
