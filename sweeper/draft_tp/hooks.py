@@ -40,7 +40,8 @@ class DraftTP:
         """Put the hooks into SGLang's classes.
 
         Raises:
-            RuntimeError: One of them is not there afterwards; SGLang only logs such a failure.
+            RuntimeError: One of them is not there afterwards: SGLang only logs a failure, and
+                passes over what another plugin had hooked before.
         """
         from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
@@ -61,11 +62,12 @@ class DraftTP:
             ]
         else:
             hooks += [(versions.TREE, self._settle_tree, around)]
+        before = {target: pkgutil.resolve_name(target) for target, _, _ in hooks}
         for target, hook, kind in hooks:
             HookRegistry.register(target, hook, kind, source=source)
         HookRegistry.apply_hooks()
-        for target, _, _ in hooks:
-            if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
+        for target, unhooked in before.items():
+            if pkgutil.resolve_name(target) is unhooked:
                 raise RuntimeError(f"sweeper draft TP: no hook could be put on {target}")
 
     @property

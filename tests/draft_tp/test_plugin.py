@@ -121,3 +121,36 @@ print(json.dumps({"style": style.name, "where_used": hasattr(getattr(where, name
 def test_every_hook_takes_hold_where_sglang_uses_it(version: str, site: Path) -> None:
     answer = loaded(run(version, site, "-c", INSTALLS))
     assert answer["where_used"]
+
+
+#: Installs once for each target, after another plugin has put a hook of its own on that one.
+OTHERS = """
+import json, sys
+import sglang.version
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sweeper.draft_tp import versions
+from sweeper.draft_tp.hooks import DraftTP
+from sweeper.draft_tp.plan import Plan
+style = versions.choose(sglang.version.__version__, versions.installed_source)
+def install():
+    DraftTP(Plan(target_size=2, draft_size=1), style).install()
+install()
+said = {target: "" for target in HookRegistry._patched}
+for target in said:
+    HookRegistry.reset()
+    HookRegistry.register(target, lambda result, *a, **k: None, HookType.AFTER)
+    HookRegistry.apply_hooks()
+    try:
+        install()
+    except RuntimeError as error:
+        said[target] = str(error)
+print(json.dumps(said))
+"""
+
+
+@EVERY
+def test_a_place_that_another_plugin_has_taken_is_an_error(version: str, site: Path) -> None:
+    said = loaded(run(version, site, "-c", OTHERS))
+    assert len(said) >= 7
+    for target, error in said.items():
+        assert error == f"sweeper draft TP: no hook could be put on {target}"
