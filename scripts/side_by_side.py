@@ -16,7 +16,8 @@ others take meanwhile looks to SGLang like memory that its weights took and, whe
 unevenly, like another tenant: hence the share and the variable above.
 
 The rows are those of a sweep, in RUNS/STUDY-side. The same command goes on where it was; a server
-that fails is left out.
+that fails is stopped and left out, and tried again by the next command if that was the machine's
+fault.
 """
 
 import argparse
@@ -47,12 +48,18 @@ from sweeper.study import Study
 def todo(study: Study, records: Sequence[TrialRecord], *, everything: bool) -> list[Trial]:
     """Return the settings that have no row yet, in order, the baseline left out.
 
+    A row of a failure that was the machine's, such as a port that was taken, is none.
+
     Args:
         study: The study.
         records: Rows so far.
         everything: All settings of the space, not only the known ones.
     """
-    done = {record.trial.launch.key for record in records}
+    done = {
+        record.trial.launch.key
+        for record in records
+        if record.failure is None or not record.failure.policy.retry
+    }
     points = list(study.known)
     if everything:
         points += [point for point, _ in make_plan(study).settings.values()]
@@ -175,6 +182,9 @@ def _rounds(
             record = measure_once(scene, server, client, number)
             if record.failure is not None or server.server is None:
                 alive.remove(server)
+                if server.server is not None:
+                    # One that hangs goes on taking the GPUs' time from the others.
+                    server.server.stop()
             elif told := counters(server.server, scene.study):
                 with (scene.folder / "counters.jsonl").open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps({"number": number, **told}) + "\n")

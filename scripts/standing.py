@@ -22,8 +22,9 @@ from sweeper.records import FlagValue, HostFacts, Limits, Trial, TrialRecord
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
 from sweeper.study import Study
 
-#: A server that stands still shall not use up the loan.
-LIMITS = Limits(progress_s=60.0, probe_s=60.0)
+#: A server that stands still shall not use up the loan, nor the end of one that fails: the memory
+#: that its neighbours hold does not come back.
+LIMITS = Limits(progress_s=60.0, probe_s=60.0, memory_free_s=15.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +143,11 @@ def standing(scene: Scene, planned: Sequence[Trial]) -> Iterator[list[Standing]]
 
 
 def counters(server: Server, study: Study) -> dict[str, int]:
-    """Return what a server with a draft TP of its own counts."""
-    answer = server.request(study.adapter.info_probe())
-    info = json.loads(answer.text)
+    """Return what a server with a draft TP of its own counts; nothing if it does not answer."""
+    try:
+        info = json.loads(server.request(study.adapter.info_probe()).text)
+    except (TrialError, OSError, ValueError):
+        return {}
     states = info.get("internal_states") or [{}]
     return {name: n for name, n in states[0].items() if name.startswith("draft_tp_")}
 

@@ -1,14 +1,18 @@
 """Servers that stand side by side are measured in turn, and none is left."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from scripts.side_by_side import main
-from scripts.standing import share
+from scripts.side_by_side import Extent, main, run
+from scripts.standing import Scene, counters, host_facts, share, stand
+from sweeper.clock import Clock
+from sweeper.config import load_study
 from sweeper.errors import FailureClass, UserError
-from sweeper.records import TrialState
+from sweeper.records import Purpose, Trial, TrialState
+from sweeper.serving import detect
 from sweeper.store import Store
 from tests.sweeping import servers_of
 
@@ -121,3 +125,54 @@ def test_a_server_that_hangs_is_left_out_and_its_stacks_are_kept(tmp_path: Path)
     assert {r.trial.point.get("steps") for r in records if not r.failure} == {None, 1}
     assert "Thread" in (runs / f"{STUDY}-side" / "logs" / "000001.stacks").read_text()
     assert servers_of(STUDY) == []
+
+
+def test_a_server_that_hangs_is_gone_before_the_next_one_is_measured(tmp_path: Path) -> None:
+    asked = load_study(Path(space(tmp_path, "hang_serving=3@speculative-num-steps==3")))
+    study = asked.resolved(gpus_present=False)
+    left: list[tuple[str, int]] = []
+    extent = Extent(everything=False, at_once=3, rounds=1, restart=False, seconds=300)
+
+    def say(line: str) -> None:
+        left.append((line, len(servers_of(STUDY))))
+
+    assert run(study, tmp_path / "runs", extent, flags={}, env={}, say=say) == 1
+    (_, before), (line, after), _ = left
+    assert ": hang: " in line
+    assert after < before
+
+
+def test_a_fault_of_the_machine_is_tried_again_by_the_next_command(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = [space(tmp_path), "--runs", str(runs), "--seconds", "300"]
+    fault = "SWEEPER_SIM_FAULT=port_conflict@speculative-num-steps==3"
+    assert main([*words, "--env", fault]) == 1
+    assert main(words) == 0
+    records = Store(runs / f"{STUDY}-side").records()
+    known = [r for r in records if r.trial.purpose is Purpose.KNOWN]
+    assert [r.trial.point["steps"] for r in known] == [3, 1, 3]
+    kinds = [r.failure.kind if r.failure else None for r in known]
+    assert kinds == [FailureClass.PORT_CONFLICT, None, None]
+
+
+def test_a_server_that_dies_after_its_measurement_loses_its_counters_only(tmp_path: Path) -> None:
+    study = load_study(Path(space(tmp_path))).resolved(gpus_present=False)
+    gpus, clock = detect(), Clock(study.engine.simulation.time_scale)
+    scene = Scene(
+        study=study,
+        folder=tmp_path / "runs",
+        flags={},
+        env={},
+        clock=clock,
+        gpus=gpus,
+        host=host_facts(gpus, sharing=1),
+    )
+    launch = study.baseline_launch()
+    server = stand(
+        scene,
+        Trial(study=study.name, number=0, purpose=Purpose.BASELINE, point={}, launch=launch),
+    ).server
+    assert server is not None
+    with server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert counters(server, study) == {}
