@@ -25,8 +25,8 @@ METRICS: tuple[str, ...] = tuple(
     f.name for f in fields(Measurement) if f.type in (int, float, float | None, int | None)
 )
 
-#: Metrics whose number in each pass is known, and the field that holds them.
-_BY_PASS = {"output_tok_s": "repeats_tok_s"}
+#: Metrics whose number in each pass is known: they are alike but for the number of GPUs.
+_BY_PASS = frozenset({"output_tok_s", "output_tok_s_per_gpu"})
 #: A setting may have so many more degenerate answers than the baseline, as a share of all.
 DEGENERATE_MARGIN = 0.2
 #: Standard errors of a difference beyond which a setting no longer contends.
@@ -146,8 +146,9 @@ def sample(record: TrialRecord, objective: Objective) -> Sample | None:
     if value is None or measurement is None:
         return None
     passes: tuple[float, ...] = (value,)
-    if objective.metric in _BY_PASS:
-        passes = measurement.repeats_tok_s or passes
+    if objective.metric in _BY_PASS and measurement.repeats_tok_s and measurement.output_tok_s:
+        share = value / measurement.output_tok_s
+        passes = tuple(speed * share for speed in measurement.repeats_tok_s)
     low, high = measurement.output_tok_s_low, measurement.output_tok_s_high
     single = None
     if len(passes) == 1 and measurement.accept_length is None and low and high:

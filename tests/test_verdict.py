@@ -256,6 +256,35 @@ def test_a_number_that_is_zero_has_no_ratio_but_a_baseline() -> None:
     assert "0.0 against 3.0" in verdict.sentence
 
 
+def test_tokens_a_second_by_gpu_are_judged_as_tokens_a_second() -> None:
+    """The passes show their noise in both, also where speculation hides it otherwise."""
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    verdicts = []
+    for metric in ("output_tok_s", "output_tok_s_per_gpu"):
+        study = parse_study(
+            text.replace("maximize: output_tok_s", f"maximize: {metric}"), "space.yaml"
+        ).resolved(gpus_present=False)
+        records = [
+            make_record(
+                number,
+                tok_s,
+                measurement={"output_tok_s_per_gpu": tok_s / 8, "repeats_tok_s": passes_tok_s},
+                **changes,  # type: ignore[arg-type]
+            )
+            for number, tok_s, passes_tok_s, changes in (
+                (0, 90.0, (82.0, 90.0, 99.0), {"purpose": Purpose.BASELINE}),
+                (2, 96.0, (88.0, 96.0, 106.0), {}),
+            )
+        ]
+        verdicts.append(judge(records, study))
+    total, by_gpu = verdicts
+    assert total.ratio is not None
+    assert by_gpu.ratio is not None
+    assert not total.beats_baseline
+    assert by_gpu.ratio.low == pytest.approx(total.ratio.low)
+    assert by_gpu.ratio.high == pytest.approx(total.ratio.high)
+
+
 @pytest.mark.parametrize(
     ("share", "says"), [(1.0, "100 %"), (0.9999, "99.9 %"), (0.57, "57 %"), (0.0004, "0 %")]
 )
