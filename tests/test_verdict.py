@@ -233,7 +233,9 @@ def test_of_a_number_to_be_made_small_the_change_is_that_of_the_number(
     text = text.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
     study = parse_study(text, "space.yaml").resolved(gpus_present=False)
     base = late(0, 90.0, 400.0, purpose=Purpose.BASELINE, launch=make_launch())
-    verdict = judge([base, late(2, 90.0, ttft_ms)], study)
+    other = late(2, 90.0, ttft_ms)
+    again = replace(base, trial=replace(base.trial, number=3))
+    verdict = judge([base, other, again], study)
     assert says in verdict.sentence
     assert f"against 400.0 ms TTFT p99, {ttft_ms / 4 - 100:+.1f} %" in verdict.sentence
     assert verdict.ratio is not None
@@ -293,3 +295,42 @@ def test_only_all_answers_that_are_equal_are_all(study: Study, share: float, say
     base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
     notes = judge([base, make_record(2, 99.0, measurement=equal)], study).notes
     assert f"{says} of the winner's greedy answers equal the baseline's" in notes
+
+
+def equal_latencies(seed: int, *, confirmed: bool) -> list[TrialRecord]:
+    """Return launches whose latencies differ by chance alone, that of 25 requests."""
+    chance = np.random.default_rng(seed)
+
+    def latency() -> float:
+        return float(np.percentile(100 * np.exp(chance.normal(0, 0.1, 25)), 99))
+
+    steady = {"repeats_tok_s": (90.0, 90.1, 89.9)}
+
+    def launch(number: int, of: TrialRecord | None = None, **more: object) -> TrialRecord:
+        measured = {"ttft_p99_ms": latency(), **steady}
+        record = make_record(number, 90.0, measurement=measured, **more)  # type: ignore[arg-type]
+        if of is None:
+            return record
+        trial = replace(of.trial, number=number, purpose=Purpose.CONFIRM)
+        return replace(record, trial=trial)
+
+    records = [launch(0, purpose=Purpose.BASELINE, launch=make_launch())]
+    records += [launch(number) for number in range(1, 6)]
+    if confirmed:
+        first, second = sorted(
+            records[1:], key=lambda r: r.measurements[0].ttft_p99_ms or math.inf
+        )[:2]
+        order = (records[0], first, second) * 3 + (records[0],)
+        records += [launch(number, of) for number, of in enumerate(order, start=6)]
+    return records
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_equal_latencies_are_rarely_told_apart(confirmed: bool) -> None:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    text = text.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    verdicts = [judge(equal_latencies(s, confirmed=confirmed), study) for s in range(100)]
+    assert sum(v.beats_baseline for v in verdicts) <= 8
+    said = [any("one launch does not show" in n for n in v.notes) for v in verdicts]
+    assert said == [not confirmed] * 100

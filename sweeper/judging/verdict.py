@@ -22,6 +22,9 @@ from sweeper.statistics.trend import LAUNCH_NOISE, Trend
 from sweeper.study import Study
 from sweeper.wording import measure
 
+#: Objectives whose chance one launch shows, in its passes or in the speeds of its requests.
+_SHOWN_BY_ONE = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user"})
+
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]
 
 
@@ -67,12 +70,13 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     change = ratio
     if ratio is not None and not study.objectives[0].maximize:
         change = Interval(low=1 / ratio.high, mid=1 / ratio.mid, high=1 / ratio.low)
-    better = ratio is not None and ratio.low > 1.0
+    shows = study.objectives[0].metric in _SHOWN_BY_ONE or repeats.freedom > 0
+    better = ratio is not None and ratio.low > 1.0 and shows
     # A baseline that breaks a limit is no command for who set it.
     shown = winner if winner and (better or base is None or base.broken) else base
     simulated = any(r.trial.launch.simulated for r in records) or study.simulated
     return Verdict(
-        sentence=_sentence(found, winner, base, ratio, change, study, simulated)
+        sentence=_sentence(found, winner, base, change, better, study, simulated)
         + _drift_text(moved),
         winner=winner,
         baseline=base,
@@ -114,6 +118,12 @@ def _notes(
     found: list[str] = []
     if base and base.broken:
         found.append(f"the baseline breaks {', '.join(base.broken)}")
+    metric = study.objectives[0].metric
+    if winner and base and not repeats.freedom and metric not in _SHOWN_BY_ONE:
+        found.append(
+            f"one launch does not show how far chance moves {metric}, so that nothing can be said "
+            "to beat the baseline by it; budget.confirm and baseline.every repeat launches"
+        )
     if winner and base and not winner.is_confirmed:
         found.append(
             "the winner was not launched again; budget.confirm keeps launches back for that"
@@ -142,8 +152,8 @@ def _sentence(
     found: Sequence[Standing],
     winner: Standing | None,
     base: Standing | None,
-    ratio: Interval | None,
     change: Interval | None,
+    better: bool,
     study: Study,
     simulated: bool,
 ) -> str:
@@ -163,7 +173,7 @@ def _sentence(
     setting = point_text(winner.records[0].trial.point)
     if base is None:
         return f"{mark}best is {setting} at {winner.values[0]:.1f} {unit}; no baseline to compare with"
-    if ratio is None or change is None:  # a number that is 0 has no ratio
+    if change is None:  # a number that is 0 has no ratio
         level = f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}"
         return f"{mark}best is {setting}: {level}, which gives no ratio"
     low, mid, high = ((x - 1) * 100 for x in (change.low, change.mid, change.high))
@@ -171,12 +181,12 @@ def _sentence(
         f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}, "
         f"{mid:+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
     )
-    if ratio.low > 1.0:
+    if better:
         return f"{mark}{setting} beats the baseline: {figures}"
     if base.broken:
         broken = ", ".join(base.broken)
         return f"{mark}best that keeps all limits is {setting}: {figures}; the baseline breaks {broken}"
-    if ratio.high < 1.0:
+    if change.high < 1.0 if objective.maximize else change.low > 1.0:
         worse = "slower" if "tok_s" in objective.metric else "worse"
         return (
             f"{mark}no setting beats the baseline; the nearest, {setting}, is {worse}: {figures}"
