@@ -25,8 +25,8 @@ METRICS: tuple[str, ...] = tuple(
     f.name for f in fields(Measurement) if f.type in (int, float, float | None, int | None)
 )
 
-#: Metrics whose number in each pass is known, and the field that holds them.
-_BY_PASS = {"output_tok_s": "repeats_tok_s"}
+#: Metrics whose number in each pass is known: they are alike but for the number of GPUs.
+_BY_PASS = frozenset({"output_tok_s", "output_tok_s_per_gpu"})
 #: A setting may have so many more degenerate answers than the baseline, as a share of all.
 DEGENERATE_MARGIN = 0.2
 #: Standard errors of a difference beyond which a setting no longer contends.
@@ -84,7 +84,10 @@ class Slo:
         value = _metric(record, self.metric, self.workload)
         if value is None:
             return None
-        return value - self.bound if self.operator[0] == "<" else self.bound - value
+        over = value - self.bound if self.operator[0] == "<" else self.bound - value
+        if over == 0 and self.operator in ("<", ">"):
+            return math.ulp(0.0)  # the bound itself breaks it, by the least there is
+        return over
 
 
 def parse_slo(text: str, workloads: Sequence[str]) -> Slo:
@@ -143,8 +146,9 @@ def sample(record: TrialRecord, objective: Objective) -> Sample | None:
     if value is None or measurement is None:
         return None
     passes: tuple[float, ...] = (value,)
-    if objective.metric in _BY_PASS:
-        passes = measurement.repeats_tok_s or passes
+    if objective.metric in _BY_PASS and measurement.repeats_tok_s and measurement.output_tok_s:
+        share = value / measurement.output_tok_s
+        passes = tuple(speed * share for speed in measurement.repeats_tok_s)
     low, high = measurement.output_tok_s_low, measurement.output_tok_s_high
     single = None
     if len(passes) == 1 and measurement.accept_length is None and low and high:
@@ -192,7 +196,7 @@ class Standing:
         records: Its complete trials, by number.
         values: Median of each objective over the trials it is judged by, drift taken out.
         is_baseline: Whether it is the baseline.
-        broken: Limits that it breaks in most of its trials, and broken answers.
+        broken: Limits that it breaks, if most of its trials break one, and broken answers.
         error: Relative standard error of the first value: launches and passes.
     """
 
@@ -263,7 +267,9 @@ def standings(
         sure = [n for n in judged if not n.doubted(trends)] or judged
         rows = [n.corrected(trends) for n in sure]
         broken = [broken_slos(n.record, slos) for n in judged]
-        faults = broken[-1] if sum(map(bool, broken)) * 2 > len(broken) else ()
+        faults: tuple[str, ...] = ()
+        if sum(map(bool, broken)) * 2 > len(broken):
+            faults = tuple(dict.fromkeys(limit for limits in broken for limit in limits))
         worst = max(_degenerate(n.record) for n in group)
         if rubbish is not None and key not in base_keys and worst > rubbish + DEGENERATE_MARGIN:
             faults = (*faults, f"{worst:.0%} of the answers are broken")

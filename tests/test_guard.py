@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweeper.errors import FailureClass
-from sweeper.judging.guard import guard
+from sweeper.judging.guard import guard, ineffective
 from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState, Workload
 from tests.build import make_record
 
@@ -100,3 +100,41 @@ def test_a_count_of_five_hundred_tokens_with_a_text_of_one_sign_is_found() -> No
     looked = guard(record, answers(SOUND), [WORKLOAD])
     assert looked.failure is not None
     assert looked.measurements[0].output_tokens == 2560
+
+
+def drafted(length: float | None, **more: object) -> Measurement:
+    return Measurement(workload="single", requests=5, accept_length=length, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        drafted(1.0, accepted_histogram=(400, 0, 0, 0)),
+        drafted(1.0, accepted_histogram=(400,)),
+        drafted(1.02, accepted_histogram=(392, 8)),
+        drafted(1.0, accept_source="log", output_tokens=400),
+    ],
+    ids=["as the simulated server says it", "as SGLang says it", "a few", "by the log"],
+)
+def test_a_draft_of_which_nothing_is_accepted_is_found_however_it_is_told(
+    measured: Measurement,
+) -> None:
+    failure = ineffective([drafted(2.0, accepted_histogram=(50, 50, 50)), measured])
+    assert failure is not None
+    assert failure.kind is FailureClass.SPEC_INEFFECTIVE
+    assert "verify steps" in failure.line
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        drafted(None, output_tokens=400),
+        drafted(1.0, accepted_histogram=(9,)),
+        drafted(1.0, accept_source="log", output_tokens=9),
+        drafted(1.0, accept_source="log"),
+        drafted(1.2, accepted_histogram=(400, 100)),
+    ],
+    ids=["no speculation", "few steps", "few tokens", "uncounted", "some"],
+)
+def test_what_is_not_known_to_accept_nothing_is_left_alone(measured: Measurement) -> None:
+    assert ineffective([measured]) is None

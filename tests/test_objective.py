@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from sweeper.objective import (
     Slo,
     baseline,
     best,
+    broken_slos,
     dominates,
     pareto_front,
     parse_slo,
@@ -72,6 +75,35 @@ def test_a_setting_that_breaks_a_limit_cannot_win() -> None:
     top = best(found, SPEED)
     assert top is not None
     assert top.records[0].trial.number == 2
+
+
+@pytest.mark.parametrize("order", sorted(set(itertools.permutations((900.0, 900.0, 100.0)))))
+def test_a_limit_that_most_trials_break_is_broken_whatever_their_order(
+    order: tuple[float, ...],
+) -> None:
+    slo = parse_slo("ttft_p99_ms < 500", ["single"])
+    launch = make_launch(flags={"speculative-num-steps": 2})
+    records = [
+        make_record(n, 90.0, launch=launch, measurement={"ttft_p99_ms": ttft})
+        for n, ttft in enumerate(order)
+    ]
+    (standing,) = standings(records, SPEED, (slo,))
+    assert standing.broken == (slo.text,)
+    (kept,) = standings(records, SPEED, (parse_slo("ttft_p99_ms < 901", ["single"]),))
+    assert kept.broken == ()
+
+
+@pytest.mark.parametrize(
+    ("operator", "keeps"),
+    [("<", (0,)), ("<=", (0, 1)), (">", (2,)), (">=", (1, 2))],
+)
+def test_a_limit_means_at_its_bound_what_its_sign_says(
+    operator: str, keeps: tuple[int, ...]
+) -> None:
+    slo = parse_slo(f"retractions {operator} 1", ["single"])
+    records = [make_record(n, measurement={"retractions": n}) for n in range(3)]
+    assert tuple(n for n in range(3) if not broken_slos(records[n], (slo,))) == keeps
+    assert all(((slo.excess(r) or 0.0) > 0) == bool(broken_slos(r, (slo,))) for r in records)
 
 
 @pytest.mark.parametrize(

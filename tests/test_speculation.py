@@ -1,6 +1,7 @@
 """The model behind the search: shapes, acceptance, step time, and the fit."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from sweeper.speculation import (
 )
 
 CHAINS = tuple(Shape(draft="d", steps=s, topk=1, draft_tokens=s + 1) for s in range(1, 7))
+DEPTHS = [s.depth for s in CHAINS]
 NCCL = Factor(name="nccl", levels=(("a",), ("b",), ("c",)), labels=("a", "b", "c"))
 
 
@@ -73,7 +75,7 @@ def test_one_long_chain_tells_the_accept_length_of_all_shorter_ones() -> None:
     rows = np.flatnonzero(index[:, 0] == len(CHAINS) - 1)
     logits, variance = histogram_logits(chances, 20_000.0)
     found = fit(design.rows[rows], logits, variance, design.mean, design.sd)
-    predicted = lengths((design.rows @ found.mean)[None], index, len(CHAINS), 1, np.ones(1))[0]
+    predicted = lengths((design.rows @ found.mean)[None], index, DEPTHS, 1, np.ones(1))[0]
     true = [1 + float(np.cumprod(chances[: s.steps]).sum()) for s in CHAINS]
     assert predicted == pytest.approx(true, rel=0.02)
 
@@ -82,18 +84,18 @@ def test_the_length_over_prompt_kinds_is_their_harmonic_mean() -> None:
     design, index = acceptance_design(CHAINS[:1], 2)
     assert len(design.rows) == 2
     logits = np.array([[np.log(0.5 / 0.5), np.log(0.9 / 0.1)]])
-    found = lengths(logits, index, 1, 2, np.array([0.5, 0.5]))
+    found = lengths(logits, index, DEPTHS[:1], 2, np.array([0.5, 0.5]))
     assert found[0, 0] == pytest.approx(1 / (0.5 / 1.5 + 0.5 / 1.9))
 
 
 @given(st.lists(st.floats(-6, 6), min_size=21, max_size=21))
 def test_a_length_lies_between_one_and_all_drafted(values: list[float]) -> None:
     _, index = acceptance_design(CHAINS, 1)
-    found = lengths(np.array([values]), index, len(CHAINS), 1, np.ones(1))[0]
+    found = lengths(np.array([values]), index, DEPTHS, 1, np.ones(1))[0]
     assert all(1 <= x <= s.draft_tokens for x, s in zip(found, CHAINS, strict=True))
     # The same chance at the same position: a longer chain is never shorter in accept length.
     same = np.array([values[int(j)] for j in index[:, 2]])[None]
-    grown = lengths(same, index, len(CHAINS), 1, np.ones(1))[0]
+    grown = lengths(same, index, DEPTHS, 1, np.ones(1))[0]
     assert all(b >= a for a, b in itertools.pairwise(grown))
 
 
@@ -102,6 +104,17 @@ def test_positions_beyond_the_last_modelled_one_do_no_harm() -> None:
     design, index = acceptance_design([long], 1)
     assert len(index) == MAX_POSITIONS
     assert np.isfinite(design.rows).all()
+
+
+@pytest.mark.parametrize("depth", [1, MAX_POSITIONS, MAX_POSITIONS + 1, 15])
+def test_a_chain_longer_than_what_is_modelled_goes_on_as_it_ended(depth: int) -> None:
+    chances = {"code": 0.9, "chat": 0.5}
+    long = Shape(draft="d", steps=depth, topk=1, draft_tokens=depth + 1)
+    _, index = acceptance_design([CHAINS[0], long], 2)
+    logits = np.array([[math.log(c / (1 - c)) for c in chances.values()]])[:, index[:, 1]]
+    found = lengths(logits, index, [1, depth], 2, np.array([0.5, 0.5]))[0]
+    by_kind = [sum(c**i for i in range(depth + 1)) for c in chances.values()]
+    assert found[1] == pytest.approx(1 / sum(0.5 / x for x in by_kind))
 
 
 def steps_world() -> tuple[list[Setting], Array]:

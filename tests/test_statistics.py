@@ -71,6 +71,19 @@ def test_several_tokens_a_chunk_make_tpot_smaller_than_the_gap() -> None:
     assert measured.tpot_p50_ms == pytest.approx(3)
 
 
+@pytest.mark.parametrize("spec", [{}, {"verify_steps": 4, "accepted_histogram": (1, 1, 2)}])
+def test_an_answer_in_one_piece_tells_no_time_of_its_tokens(spec: dict[str, Any]) -> None:
+    one = timing(gaps_ms=(), output_tokens=10, **spec)
+    measured = summarize([one], workload=WORKLOAD, gpus=1)
+    assert (measured.tpot_p50_ms, measured.gap_p50_ms, measured.step_time_ms) == (None,) * 3
+    assert measured.output_tok_s == pytest.approx(100)
+    assert (measured.accept_length is not None) is bool(spec)
+    both = summarize([one, timing(sent_ms=500)], workload=WORKLOAD, gpus=1)
+    assert both.tpot_p50_ms == pytest.approx(10)
+    if not spec:
+        assert both.step_time_ms == pytest.approx(10)
+
+
 def test_acceptance_is_exact_from_histograms() -> None:
     # The histogram and the count were read from a real server: 61 tokens, 4 draft tokens.
     request = timing(

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -117,3 +118,24 @@ def test_bends_tell_the_noise_whatever_the_slope_and_whatever_jumps(slope: float
         )
         found.append(squares / freedom)
     assert 0.01 < math.sqrt(float(np.median(found))) < 0.04
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_an_hour_of_drift_is_an_hour_of_engine_time(scale: float) -> None:
+    """A simulated node loses as much in an hour however fast its clock runs."""
+    begun = datetime(2026, 11, 29, tzinfo=UTC)
+    records = []
+    for number in range(6):
+        record = base(number, 100.0 * 0.98**number, 0)
+        assert record.server is not None
+        records.append(
+            replace(
+                record,
+                started_at=(begun + timedelta(hours=number / scale)).isoformat(),
+                server=replace(record.server, time_scale=scale),
+                phases_s={"start": 600.0, "measure": 60.0},
+            )
+        )
+    line = trend(records, SPEED[0]).line
+    assert line is not None
+    assert line.share_per_hour == pytest.approx(-0.02, rel=0.05)

@@ -189,3 +189,148 @@ def test_broken_answers_cannot_win_even_where_the_guard_had_no_baseline_yet(stud
     verdict = judge([base, rubbish, make_record(3, 80.0, measurement=sound)], study)
     assert verdict.winner is not None
     assert verdict.winner.records[0].trial.number == 3
+
+
+@pytest.fixture
+def limited() -> Study:
+    return parse_study(GOOD, "space.yaml").resolved(gpus_present=False)
+
+
+def late(number: int, tok_s: float, ttft_ms: float, **changes: object) -> TrialRecord:
+    measured = {"ttft_p99_ms": ttft_ms}
+    return make_record(number, tok_s, measurement=measured, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("measured_baseline", [False, True])
+def test_settings_that_break_a_limit_were_measured_all_the_same(
+    limited: Study, measured_baseline: bool
+) -> None:
+    base = late(0, 90.0, 100.0, purpose=Purpose.BASELINE, launch=make_launch())
+    records = [late(2, 120.0, 900.0), late(3, 110.0, 900.0)]
+    verdict = judge([base, *records] if measured_baseline else records, limited)
+    assert verdict.winner is None
+    assert "no measured setting can win" in verdict.sentence
+    assert "single.ttft_p99_ms < 500" in verdict.sentence
+    assert ("the baseline: 90.0 tok/s" in verdict.sentence) is measured_baseline
+    assert bool(verdict.command) is measured_baseline
+
+
+def test_a_baseline_that_breaks_a_limit_is_not_the_command_to_run(limited: Study) -> None:
+    base = late(0, 90.0, 900.0, purpose=Purpose.BASELINE, launch=make_launch())
+    verdict = judge([base, late(2, 80.0, 100.0)], limited)
+    assert not verdict.beats_baseline
+    assert "best that keeps all limits is" in verdict.sentence
+    assert "the baseline breaks single.ttft_p99_ms < 500" in verdict.sentence
+    assert "the baseline breaks single.ttft_p99_ms < 500" in verdict.notes
+    assert "--speculative-num-steps 2" in verdict.command
+
+
+@pytest.mark.parametrize(("ttft_ms", "says"), [(300.0, "beats"), (500.0, "is worse")])
+def test_of_a_number_to_be_made_small_the_change_is_that_of_the_number(
+    ttft_ms: float, says: str
+) -> None:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    text = text.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    base = late(0, 90.0, 400.0, purpose=Purpose.BASELINE, launch=make_launch())
+    other = late(2, 90.0, ttft_ms)
+    again = replace(base, trial=replace(base.trial, number=3))
+    verdict = judge([base, other, again], study)
+    assert says in verdict.sentence
+    assert f"against 400.0 ms TTFT p99, {ttft_ms / 4 - 100:+.1f} %" in verdict.sentence
+    assert verdict.ratio is not None
+    assert verdict.ratio.mid == pytest.approx(400.0 / ttft_ms)
+    assert verdict.change is not None
+    assert verdict.change.low < verdict.change.mid == pytest.approx(ttft_ms / 400.0)
+
+
+def test_a_number_that_is_zero_has_no_ratio_but_a_baseline() -> None:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    text = text.replace("maximize: output_tok_s", "minimize: retractions")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    base, other = {"retractions": 3}, {"retractions": 0}
+    records = [
+        make_record(0, purpose=Purpose.BASELINE, launch=make_launch(), measurement=base),
+        make_record(2, measurement=other),
+    ]
+    verdict = judge(records, study)
+    assert verdict.ratio is None
+    assert "0.0 against 3.0" in verdict.sentence
+
+
+def test_tokens_a_second_by_gpu_are_judged_as_tokens_a_second() -> None:
+    """The passes show their noise in both, also where speculation hides it otherwise."""
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    verdicts = []
+    for metric in ("output_tok_s", "output_tok_s_per_gpu"):
+        study = parse_study(
+            text.replace("maximize: output_tok_s", f"maximize: {metric}"), "space.yaml"
+        ).resolved(gpus_present=False)
+        records = [
+            make_record(
+                number,
+                tok_s,
+                measurement={"output_tok_s_per_gpu": tok_s / 8, "repeats_tok_s": passes_tok_s},
+                **changes,  # type: ignore[arg-type]
+            )
+            for number, tok_s, passes_tok_s, changes in (
+                (0, 90.0, (82.0, 90.0, 99.0), {"purpose": Purpose.BASELINE}),
+                (2, 96.0, (88.0, 96.0, 106.0), {}),
+            )
+        ]
+        verdicts.append(judge(records, study))
+    total, by_gpu = verdicts
+    assert total.ratio is not None
+    assert by_gpu.ratio is not None
+    assert not total.beats_baseline
+    assert by_gpu.ratio.low == pytest.approx(total.ratio.low)
+    assert by_gpu.ratio.high == pytest.approx(total.ratio.high)
+
+
+@pytest.mark.parametrize(
+    ("share", "says"), [(1.0, "100 %"), (0.9999, "99.9 %"), (0.57, "57 %"), (0.0004, "0 %")]
+)
+def test_only_all_answers_that_are_equal_are_all(study: Study, share: float, says: str) -> None:
+    equal = {"answers_equal_share": share}
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    notes = judge([base, make_record(2, 99.0, measurement=equal)], study).notes
+    assert f"{says} of the winner's greedy answers equal the baseline's" in notes
+
+
+def equal_latencies(seed: int, *, confirmed: bool) -> list[TrialRecord]:
+    """Return launches whose latencies differ by chance alone, that of 25 requests."""
+    chance = np.random.default_rng(seed)
+
+    def latency() -> float:
+        return float(np.percentile(100 * np.exp(chance.normal(0, 0.1, 25)), 99))
+
+    steady = {"repeats_tok_s": (90.0, 90.1, 89.9)}
+
+    def launch(number: int, of: TrialRecord | None = None, **more: object) -> TrialRecord:
+        measured = {"ttft_p99_ms": latency(), **steady}
+        record = make_record(number, 90.0, measurement=measured, **more)  # type: ignore[arg-type]
+        if of is None:
+            return record
+        trial = replace(of.trial, number=number, purpose=Purpose.CONFIRM)
+        return replace(record, trial=trial)
+
+    records = [launch(0, purpose=Purpose.BASELINE, launch=make_launch())]
+    records += [launch(number) for number in range(1, 6)]
+    if confirmed:
+        first, second = sorted(
+            records[1:], key=lambda r: r.measurements[0].ttft_p99_ms or math.inf
+        )[:2]
+        order = (records[0], first, second) * 3 + (records[0],)
+        records += [launch(number, of) for number, of in enumerate(order, start=6)]
+    return records
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_equal_latencies_are_rarely_told_apart(confirmed: bool) -> None:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    text = text.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    verdicts = [judge(equal_latencies(s, confirmed=confirmed), study) for s in range(100)]
+    assert sum(v.beats_baseline for v in verdicts) <= 8
+    said = [any("one launch does not show" in n for n in v.notes) for v in verdicts]
+    assert said == [not confirmed] * 100

@@ -106,6 +106,18 @@ def test_an_open_loop_stands_at_its_height_once_requests_end() -> None:
     assert measured.output_tok_s == pytest.approx(100 * 20, rel=0.02)
 
 
+def test_the_time_after_a_traces_last_request_does_not_count() -> None:
+    """100 a second for a second; nine seconds of nothing would make a tenth of it."""
+    workload = dataclasses.replace(LASTING, concurrency=None, arrivals="t.jsonl", duration_s=10.0)
+    requests = [timing(i * 10.0, ttft_ms=10.0, tokens=20) for i in range(100)]
+    assert steady_ns(requests, workload) == (200 * MS, 990 * MS)
+    measured = summarize(requests, workload=workload, gpus=0)
+    assert measured.output_tok_s == pytest.approx(100 * 20, rel=0.02)
+    assert measured.achieved_concurrency == pytest.approx(20, rel=0.02)
+    once = summarize(requests[:1], workload=workload, gpus=0)
+    assert once.output_tok_s is None
+
+
 def test_an_open_loop_in_which_nothing_ends_in_time_begins_with_the_ramps_end() -> None:
     workload = dataclasses.replace(LASTING, concurrency=None, request_rate=10.0, ramp_s=0.2)
     requests = [timing(i * 100.0, tokens=500) for i in range(10)]

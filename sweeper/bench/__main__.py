@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import aiohttp
@@ -41,15 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         workload = _workload(options)
         url = options.url if "://" in options.url else f"http://{options.url}"
         api_key = os.environ.get(options.api_key_env)
-        model, scale = asyncio.run(_look_at(url.rstrip("/"), api_key, options.model))
+        served = asyncio.run(_look_at(url.rstrip("/"), api_key, options.model))
         with ClientProcess.start() as client:
             measurement, requests = measure(
                 client,
                 url=url,
-                model=model,
+                model=served.model,
                 workload=workload,
                 gpus=options.gpus,
-                clock=Clock(scale),
+                clock=Clock(served.scale),
                 limits=Limits(progress_s=options.progress_s),
                 salt=options.salt or secrets.token_hex(8),
                 api_key=api_key,
@@ -65,28 +65,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if options.json:
-        shown: dict[str, Any] = {"model": model, **asdict(measurement)}
+        about = {"model": served.model, "simulated": served.simulated}
+        shown: dict[str, Any] = {**about, **asdict(measurement)}
         if options.requests:
             shown["all_requests"] = [asdict(request) for request in requests]
         print(json.dumps(shown, indent=2))
     else:
-        print(table(model, measurement))
+        print(table(served, measurement))
     return 0
 
 
-def table(model: str, measurement: Measurement) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What answers at the address.
+
+    Attributes:
+        model: The model's name.
+        scale: Its engine seconds in a real second.
+        simulated: Whether it says that it is the simulated server.
+    """
+
+    model: str
+    scale: float = 1.0
+    simulated: bool = False
+
+
+def table(served: Served, measurement: Measurement) -> str:
     """Return the measurement as lines of name and value; what is missing shows as a dash."""
-    lines = [f"{'model':<24}{model}"]
+    lines = [f"{'model':<24}{served.model}"]
+    if served.simulated:
+        lines.insert(0, "SIMULATED: all figures are made up")
     for field in fields(measurement):
         value = getattr(measurement, field.name)
-        if isinstance(value, float):
-            text = f"{value:.4g}" if abs(value) < 1000 else f"{value:.1f}"
-        elif isinstance(value, tuple):
-            text = " ".join(f"{item:.4g}" for item in value) or "-"
-        else:
-            text = "-" if value is None else str(value)
-        lines.append(f"{field.name:<24}{text}")
+        items = value if isinstance(value, tuple) else (value,)
+        lines.append(f"{field.name:<24}{' '.join(map(_cell, items)) or '-'}")
     return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.1f}"
+    return "-" if value is None else str(value)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,8 +174,8 @@ def _workload(options: argparse.Namespace) -> Workload:
     return replace(known, **given)
 
 
-async def _look_at(url: str, api_key: str | None, model: str | None) -> tuple[str, float]:
-    """Return the model's name and the engine seconds in a real second.
+async def _look_at(url: str, api_key: str | None, model: str | None) -> Served:
+    """Return what answers at the address.
 
     Raises:
         UserError: Nothing answers at the address, or it is no model server.
@@ -167,19 +186,26 @@ async def _look_at(url: str, api_key: str | None, model: str | None) -> tuple[st
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             async with session.get(f"{url}/v1/models") as response:
                 status = response.status
-                served = await response.json(content_type=None) if status == 200 else None
+                listed = await response.json(content_type=None) if status == 200 else None
             async with session.get(f"{url}/server_info") as response:
                 info = await response.json(content_type=None) if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise UserError(f"no model server answers at {url}: {str(error) or 'timeout'}") from error
     if status == 401:
         raise UserError(f"{url} wants a key; put it into the variable of --api-key-env")
-    names = [entry.get("id") for entry in served.get("data", [])] if served else []
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    entries = entries if isinstance(entries, list) else []
+    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
     name = model or next((str(name) for name in names if name), None)
     if name is None:
         raise UserError(f"{url}/v1/models names no model (HTTP {status}); give --model")
-    scale = info.get("time_scale") if isinstance(info, dict) else None
-    return name, float(scale) if isinstance(scale, int | float) and scale > 0 else 1.0
+    info = info if isinstance(info, dict) else {}
+    scale = info.get("time_scale")
+    return Served(
+        model=name,
+        scale=float(scale) if isinstance(scale, int | float) and scale > 0 else 1.0,
+        simulated=info.get("simulated") is True,
+    )
 
 
 def _show(progress: Progress) -> None:

@@ -75,7 +75,8 @@ def load_prompts(name: str) -> tuple[Prompt, ...]:
         prompts = [_prompt(item, f"{name}, item {number}", number) for number, item in items]
     else:
         prompts = []
-        for number, line in enumerate(content.splitlines(), start=1):
+        # Not by splitlines: JSON may hold U+2028 and other ends of lines as they are.
+        for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
                 try:
                     item = json.loads(line)

@@ -25,16 +25,20 @@ _P_VALUE = 0.05
 
 
 def ineffective(measurements: Iterable[Measurement]) -> Failure | None:
-    """Return the failure of speculation that never accepts a draft token, if it does not."""
+    """Return the failure of speculation that never accepts a draft token, if it does not.
+
+    SGLang's histograms end at the most that was accepted: here they may have one number only.
+    """
     for measurement in measurements:
         length, histogram = measurement.accept_length, measurement.accepted_histogram
-        if length is None or not histogram or sum(histogram) < _INEFFECTIVE_STEPS:
+        if length is None or length > _INEFFECTIVE_LENGTH:
             continue
-        if len(histogram) > 1 and length <= _INEFFECTIVE_LENGTH:
+        steps = sum(histogram) if histogram else (measurement.output_tokens or 0) / length
+        if steps >= _INEFFECTIVE_STEPS:
             return Failure(
                 kind=FailureClass.SPEC_INEFFECTIVE,
                 stage=Stage.SERVING,
-                line=f"accept length {length:.2f} over {sum(histogram)} verify steps",
+                line=f"accept length {length:.2f} over {steps:.0f} verify steps",
             )
     return None
 

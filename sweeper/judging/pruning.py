@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, harmonic_mean, median, variance
 
 from sweeper.records import RequestTiming
 from sweeper.statistics.intervals import stream_speeds, student_t
@@ -18,6 +18,8 @@ from sweeper.statistics.trend import LAUNCH_NOISE
 
 #: Objectives that follow from the speed of streams. For others nothing is stopped early.
 SPEEDS = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user", "e2e_p50_ms"})
+#: Those of them in which a slow prompt counts by the time that it takes; others are medians.
+_TOTALS = frozenset({"output_tok_s", "output_tok_s_per_gpu"})
 #: With fewer pairs nothing is stopped.
 _LEAST_PAIRS = 5
 
@@ -28,20 +30,32 @@ class Rival:
 
     Attributes:
         workload: The workload that decides.
+        metric: The number of it that decides, one of SPEEDS.
         confidence: How sure a stop must be, one-sided.
         speeds: (prompt, pass) -> tok/s of one stream.
         slack: By how much the node's own speed has moved so far, as a difference of logarithms.
     """
 
     workload: str
+    metric: str = "output_tok_s"
     confidence: float
     speeds: Mapping[tuple[str, int], float] = field(default_factory=dict)
     slack: float = 0.0
 
 
-def rival_of(requests: Iterable[RequestTiming], workload: str, confidence: float) -> Rival:
+def rival_of(
+    requests: Iterable[RequestTiming],
+    workload: str,
+    confidence: float,
+    metric: str = "output_tok_s",
+) -> Rival:
     """Return what a comparison needs of the best setting's requests."""
-    return Rival(workload=workload, confidence=confidence, speeds=_speeds(requests, workload))
+    return Rival(
+        workload=workload,
+        metric=metric,
+        confidence=confidence,
+        speeds=_speeds(requests, workload),
+    )
 
 
 def certainly_worse(requests: Sequence[RequestTiming], rival: Rival) -> bool:
@@ -52,17 +66,21 @@ def certainly_worse(requests: Sequence[RequestTiming], rival: Rival) -> bool:
         d + t sqrt(v / n) + z sqrt(2) LAUNCH_NOISE + slack < 0
 
     t and z are the quantiles of Student's t and of the normal distribution at the rival's
-    confidence: pairs do not show what differs from launch to launch.
+    confidence: pairs do not show what differs from launch to launch. A mean of logarithms is not
+    the number that decides: where one draft is quick on some prompts and slow on others, a steady
+    setting may be behind by the one and ahead by the other. So over the same pairs that number
+    must be behind as well, by more than launches and the node explain.
     """
     mine = _speeds(requests, rival.workload)
-    logs = [
-        math.log(speed / rival.speeds[key]) for key, speed in mine.items() if key in rival.speeds
-    ]
+    pairs = [(speed, rival.speeds[key]) for key, speed in mine.items() if key in rival.speeds]
+    logs = [math.log(speed / other) for speed, other in pairs]
     if len(logs) < _LEAST_PAIRS:
         return False
     margin = student_t(rival.confidence, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
     launches = NormalDist().inv_cdf(rival.confidence) * math.sqrt(2) * LAUNCH_NOISE
-    return fmean(logs) + margin + launches + rival.slack < 0
+    middle = harmonic_mean if rival.metric in _TOTALS else median
+    behind = math.log(middle(a for a, _ in pairs) / middle(b for _, b in pairs))
+    return max(fmean(logs) + margin, behind) + launches + rival.slack < 0
 
 
 def _speeds(requests: Iterable[RequestTiming], workload: str) -> dict[tuple[str, int], float]:

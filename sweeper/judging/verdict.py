@@ -22,6 +22,9 @@ from sweeper.statistics.trend import LAUNCH_NOISE, Trend
 from sweeper.study import Study
 from sweeper.wording import measure
 
+#: Objectives whose chance one launch shows, in its passes or in the speeds of its requests.
+_SHOWN_BY_ONE = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user"})
+
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]
 
 
@@ -31,9 +34,10 @@ class Verdict:
 
     Attributes:
         sentence: The answer for people.
-        winner: The best setting that is not the baseline; None if none was measured.
+        winner: The best setting that is not the baseline; None if none was measured or may win.
         baseline: The baseline; None if it was not measured.
         ratio: Winner by baseline in the first objective, with its interval; None if unknown.
+        change: The winner's number by the baseline's: the ratio, or where small is good its inverse.
         beats_baseline: Whether the interval says that the winner is better.
         command: The command to run: the winner's, or the baseline's where nothing beats it.
         simulated: Whether the figures come from the simulated server.
@@ -46,6 +50,7 @@ class Verdict:
     winner: Standing | None
     baseline: Standing | None
     ratio: Interval | None
+    change: Interval | None
     beats_baseline: bool
     command: str
     simulated: bool
@@ -62,14 +67,21 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     repeats = repeats_of(found, moved, study)
     noise = math.sqrt(launch_variance(LAUNCH_NOISE**2, repeats))
     ratio = ratio_of(winner, base, found, moved, repeats, study) if winner and base else None
-    better = ratio is not None and ratio.low > 1.0
-    shown = winner if winner and (better or base is None) else base
+    change = ratio
+    if ratio is not None and not study.objectives[0].maximize:
+        change = Interval(low=1 / ratio.high, mid=1 / ratio.mid, high=1 / ratio.low)
+    shows = study.objectives[0].metric in _SHOWN_BY_ONE or repeats.freedom > 0
+    better = ratio is not None and ratio.low > 1.0 and shows
+    # A baseline that breaks a limit is no command for who set it.
+    shown = winner if winner and (better or base is None or base.broken) else base
     simulated = any(r.trial.launch.simulated for r in records) or study.simulated
     return Verdict(
-        sentence=_sentence(winner, base, ratio, study, simulated) + _drift_text(moved),
+        sentence=_sentence(found, winner, base, change, better, study, simulated)
+        + _drift_text(moved),
         winner=winner,
         baseline=base,
         ratio=ratio,
+        change=change,
         beats_baseline=better,
         command=shell_command(shown.records[0].trial.launch) if shown else "",
         simulated=simulated,
@@ -104,6 +116,14 @@ def _notes(
     noise: float,
 ) -> tuple[str, ...]:
     found: list[str] = []
+    if base and base.broken:
+        found.append(f"the baseline breaks {', '.join(base.broken)}")
+    metric = study.objectives[0].metric
+    if winner and base and not repeats.freedom and metric not in _SHOWN_BY_ONE:
+        found.append(
+            f"one launch does not show how far chance moves {metric}, so that nothing can be said "
+            "to beat the baseline by it; budget.confirm and baseline.every repeat launches"
+        )
     if winner and base and not winner.is_confirmed:
         found.append(
             "the winner was not launched again; budget.confirm keeps launches back for that"
@@ -112,7 +132,9 @@ def _notes(
         shares = [m.answers_equal_share for r in winner.records for m in r.measurements]
         known = [s for s in shares if s is not None]
         if known:
-            found.append(f"{min(known):.0%} of the winner's greedy answers equal the baseline's")
+            # Rounded down: all is said of all only.
+            share = math.floor(min(known) * 1000 + 1e-6) / 10
+            found.append(f"{share:g} % of the winner's greedy answers equal the baseline's")
     if moved.line is not None and moved.drifted:
         change = moved.line.share_per_hour * 100
         found.append(f"the baseline changed by {change:+.1f} % an hour")
@@ -127,32 +149,48 @@ def _notes(
 
 
 def _sentence(
+    found: Sequence[Standing],
     winner: Standing | None,
     base: Standing | None,
-    ratio: Interval | None,
+    change: Interval | None,
+    better: bool,
     study: Study,
     simulated: bool,
 ) -> str:
     mark = "SIMULATED: " if simulated else ""
     objective = study.objectives[0]
     unit = measure(objective.metric)
-    if winner is None and base is None:
-        return f"{mark}no setting was measured"
-    if winner is None and base is not None:
-        return f"{mark}only the baseline was measured: {base.values[0]:.1f} {unit}"
-    assert winner is not None
+    if winner is None:
+        level = f"{base.values[0]:.1f} {unit}" if base else ""
+        others = [s for s in found if not s.is_baseline]
+        if others:
+            reasons = ", ".join(dict.fromkeys(reason for s in others for reason in s.broken))
+            text = f"{mark}no measured setting can win (limits broken: {reasons})"
+            return f"{text}; the baseline: {level}" if base else text
+        return f"{mark}" + (
+            f"only the baseline was measured: {level}" if base else "no setting was measured"
+        )
     setting = point_text(winner.records[0].trial.point)
-    if base is None or ratio is None:
+    if base is None:
         return f"{mark}best is {setting} at {winner.values[0]:.1f} {unit}; no baseline to compare with"
-    change = (
-        f"{(ratio.mid - 1) * 100:+.1f} % "
-        f"(95 % interval {(ratio.low - 1) * 100:+.1f} to {(ratio.high - 1) * 100:+.1f} %)"
+    if change is None:  # a number that is 0 has no ratio
+        level = f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}"
+        return f"{mark}best is {setting}: {level}, which gives no ratio"
+    low, mid, high = ((x - 1) * 100 for x in (change.low, change.mid, change.high))
+    figures = (
+        f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}, "
+        f"{mid:+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
     )
-    figures = f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}, {change}"
-    if ratio.low > 1.0:
+    if better:
         return f"{mark}{setting} beats the baseline: {figures}"
-    if ratio.high < 1.0:
-        return f"{mark}no setting beats the baseline; the nearest, {setting}, is slower: {figures}"
+    if base.broken:
+        broken = ", ".join(base.broken)
+        return f"{mark}best that keeps all limits is {setting}: {figures}; the baseline breaks {broken}"
+    if change.high < 1.0 if objective.maximize else change.low > 1.0:
+        worse = "slower" if "tok_s" in objective.metric else "worse"
+        return (
+            f"{mark}no setting beats the baseline; the nearest, {setting}, is {worse}: {figures}"
+        )
     return f"{mark}no setting is shown to beat the baseline; the nearest is {setting}: {figures}"
 
 

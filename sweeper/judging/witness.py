@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sweeper.judging.guard import guard
 from sweeper.judging.pruning import SPEEDS, Rival, rival_of
-from sweeper.objective import trend
+from sweeper.objective import broken_slos, trend
 from sweeper.records import Purpose, RequestTiming, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 
@@ -51,7 +51,7 @@ class Witness:
         record = guard(record, baseline, self._study.workloads)
         if self._is_baseline(record):
             self._answers.setdefault(record.trial.salt, record.requests)
-        if self._best is None or self._is_better(record, None, self._best[0]):
+        if self._is_better(record, None, -math.inf if self._best is None else self._best[0]):
             self._take(record, record.requests)
         self._note(record)
         return record
@@ -66,6 +66,7 @@ class Witness:
         low, high = trend(self._baselines, self._study.objectives[0]).swing
         return Rival(
             workload=rival.workload,
+            metric=rival.metric,
             confidence=rival.confidence,
             speeds=rival.speeds,
             slack=math.log1p(high) - math.log1p(low),
@@ -81,8 +82,13 @@ class Witness:
     def _is_better(
         self, record: TrialRecord, best: TrialRecord | None, gain: float = -math.inf
     ) -> bool:
-        """Tell whether a trial of the search is better than the best one so far."""
+        """Tell whether a trial of the search is better than the best one so far.
+
+        One that breaks a limit cannot win, so being slower than it rules nobody out.
+        """
         if record.state is not TrialState.COMPLETE or record.trial.purpose is Purpose.CONFIRM:
+            return False
+        if broken_slos(record, self._study.slos):
             return False
         objective = self._study.objectives[0]
         value = objective.value(record)
@@ -103,4 +109,5 @@ class Witness:
         ):
             return
         workload = objective.workload or self._study.workloads[0].name
-        self._best = objective.gain(value), rival_of(requests, workload, confidence)
+        rival = rival_of(requests, workload, confidence, objective.metric)
+        self._best = objective.gain(value), rival

@@ -142,13 +142,13 @@ def _tiles(run: Run) -> str:
         # As the sentence has it: by its confirmations, drift taken out.
         level = verdict.baseline.values[0] if verdict.baseline else band.middle
         tiles.append(("measured baseline", number(level), spread + _launches(words, band.count)))
-    if verdict.ratio is not None:
-        ratio = verdict.ratio
+    if verdict.change is not None:
+        change = verdict.change
         tiles.append(
             (
                 "best to baseline",
-                percent(ratio.mid),
-                f"95 % interval {percent(ratio.low)} to {percent(ratio.high)}",
+                percent(change.mid),
+                f"95 % interval {percent(change.low)} to {percent(change.high)}",
             )
         )
     line = reference(run.study, objective)

@@ -149,12 +149,10 @@ class Model:
         )[rng.permutation(DRAWS)]
         features = len(design.mean)
         logits = drawn[:, :features] @ design.rows.T
-        shares = counts.shares()
+        shares, depths = counts.shares(), [s.depth for s in table.shapes]
 
         def log_lengths(logits: Array) -> Array:
-            return np.asarray(
-                np.log(lengths(logits, index, len(table.shapes), len(counts.kinds), shares))
-            )
+            return np.log(lengths(logits, index, depths, len(counts.kinds), shares))
 
         samples = np.zeros((DRAWS, count))
         samples[:, spec] = log_lengths(logits)[:, arms[spec]]

@@ -76,7 +76,7 @@ def acceptance_design(
 
 
 def lengths(
-    logits: Array, index: NDArray[np.int64], arms: int, kinds: int, shares: Array
+    logits: Array, index: NDArray[np.int64], depths: Sequence[int], kinds: int, shares: Array
 ) -> Array:
     """Return accept lengths, samples x shapes: 1 + sum of products of chances, over the kinds.
 
@@ -86,10 +86,11 @@ def lengths(
     Args:
         logits: Samples x rows of `acceptance_design`.
         index: What the rows are, from `acceptance_design`.
-        arms: Number of shapes.
+        depths: Depth of each shape. Positions beyond MAX_POSITIONS have the last one's chance.
         kinds: Number of prompt kinds.
         shares: Share of each kind in the output tokens, summing to 1.
     """
+    arms = len(depths)
     chance = 1.0 / (1.0 + np.exp(-logits))
     place = index[:, 0] * kinds + index[:, 1]
     by_kind = np.ones((len(logits), arms * kinds))
@@ -100,5 +101,11 @@ def lengths(
         reached = product[:, place[cells]] * chance[:, cells]
         product[:, place[cells]] = reached
         by_kind[:, place[cells]] += reached
+    last = np.flatnonzero(index[:, 2] == MAX_POSITIONS - 1)
+    beyond = np.asarray(depths, dtype=np.int64)[index[last, 0]] - MAX_POSITIONS
+    for further in range(int(beyond.max(initial=0))):
+        cells = last[beyond > further]
+        product[:, place[cells]] *= chance[:, cells]
+        by_kind[:, place[cells]] += product[:, place[cells]]
     lengths_by_kind = by_kind.reshape(len(logits), arms, kinds)
     return np.asarray(1.0 / (shares / lengths_by_kind).sum(axis=2))

@@ -54,7 +54,7 @@ def summarize(
     n = output_tokens, s = send, f = first and l = last piece with content, of good requests:
 
         TTFT = f - s                        GenAI-Perf, sglang.bench_serving
-        TPOT = (l - f) / (n - 1)            sglang.bench_serving; needs n > 1
+        TPOT = (l - f) / (n - 1)            sglang.bench_serving; needs n > 1 and l > f
         gap  = time between two pieces      they hold one token or several
         e2e  = l - s
         window = max l - min s              of each repeat; with `duration_s` the steady part,
@@ -101,7 +101,7 @@ def summarize(
     tpot = [
         _decode_ns(r) / (r.output_tokens - 1) / 1e6
         for r in good
-        if r.first_ns is not None and (r.output_tokens or 0) > 1 and r.output_tokens
+        if _decode_ns(r) > 0 and r.output_tokens and r.output_tokens > 1
     ]
     gaps = [(b - a) / 1e6 for r in good for a, b in pairwise(r.chunk_ns)]
     measurement = Measurement(
@@ -166,19 +166,22 @@ def _with_steps(
     timed = [r for r in good if r.first_ns is not None and (r.output_tokens or 0) > 1]
     if not timed:
         return measurement
-    decode_ns = sum(_decode_ns(r) for r in timed)
-    tokens = sum(r.output_tokens or 0 for r in timed)
+    # An answer that came in one piece tells its tokens and steps, but not their time.
+    lasting = [r for r in timed if _decode_ns(r) > 0]
+    decode_ns = sum(_decode_ns(r) for r in lasting)
     steps = _total([r.verify_steps for r in timed])
     if not steps:
-        after_first = tokens - len(timed)
-        pieces = sum(len(r.chunk_ns) - 1 for r in timed)
+        after_first = sum((r.output_tokens or 0) - 1 for r in lasting)
+        pieces = sum(len(r.chunk_ns) - 1 for r in lasting)
         told_none = all(r.verify_steps is None for r in timed)
-        if told_none and (route == "generate" or pieces >= 0.9 * after_first):
+        if lasting and told_none and (route == "generate" or pieces >= 0.9 * after_first):
             return replace(measurement, step_time_ms=decode_ns / after_first / 1e6)
         return measurement
-    measurement = replace(measurement, step_time_ms=decode_ns / steps / 1e6)
+    if lasting_steps := sum(r.verify_steps or 0 for r in lasting):
+        measurement = replace(measurement, step_time_ms=decode_ns / lasting_steps / 1e6)
     histograms = [r.accepted_histogram for r in timed if r.accepted_histogram]
     if len(histograms) < len(timed):
+        tokens = sum(r.output_tokens or 0 for r in timed)
         return replace(measurement, accept_length=tokens / steps, accept_source="counters")
     pooled = _pooled(histograms)
     length = len(pooled)

@@ -43,7 +43,7 @@ class Sample:
     Attributes:
         number: The trial's number.
         place: Host and slot.
-        time_s: Unix time in the middle of the measurement.
+        time_s: Engine time in the middle of the measurement, since 1970 for a real engine.
         passes: The number in each pass over the prompts, above 0.
         log: Mean logarithm of the passes.
         squares: Sum of squares of the passes' logarithms about it.
@@ -75,7 +75,7 @@ def sample_of(
     return Sample(
         number=record.trial.number,
         place=f"{host.host}/{host.slot}" if host else "",
-        time_s=datetime.fromisoformat(record.started_at).timestamp() + spent_s / scale,
+        time_s=datetime.fromisoformat(record.started_at).timestamp() * scale + spent_s,
         passes=passes,
         log=middle,
         squares=sum((x - middle) ** 2 for x in logs),

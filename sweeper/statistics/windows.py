@@ -66,11 +66,14 @@ def windows(requests: Sequence[RequestTiming], workload: Workload) -> list[Windo
 def steady_ns(requests: Sequence[RequestTiming], workload: Workload) -> tuple[int, int]:
     """Return from when to when the load stood at its full height, in ns since the window began.
 
-    It ends at the deadline, after which nothing is sent. It begins when the ramp is over. An open
+    It ends at the deadline, after which nothing is sent; with a trace that is over before, at its
+    last request. It begins when the ramp is over. An open
     loop is not yet at its height then: requests are sent but none end; so it begins when the
     first request sent after the ramp has ended, if that is before the deadline.
     """
     begin_ns, end_ns = int(workload.ramp_s * 1e9), int((workload.duration_s or 0.0) * 1e9)
+    if workload.arrivals is not None:
+        end_ns = min(end_ns, max((r.sent_ns for r in requests), default=0))
     if workload.concurrency is None:
         ends = [
             r.last_ns

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from sweeper.bench.client import stay_aside
 from sweeper.bench.jobs import (
@@ -25,7 +27,7 @@ from sweeper.bench.streams import StreamFault
 from sweeper.bench.workload import Prompt
 from sweeper.errors import BenchFailed, FailureClass
 from sweeper.records import RequestTiming
-from tests.bench.servers import PlainServer, ServerThatHangs, serving
+from tests.bench.servers import PlainServer, ServerThatHangs, event, serving
 
 PROMPTS = (Prompt(id="a", text="A"), Prompt(id="b", messages=({"role": "user", "content": "B"},)))
 
@@ -182,6 +184,50 @@ def test_a_mistake_on_the_command_line_is_told_without_a_traceback(
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout
+
+
+class ServerThatSaysItIsSimulated(PlainServer):
+    """Tells of itself what the simulated server tells, and has accepted very many drafts."""
+
+    def pieces(self, path: str, sent: int, new: int, tokens: int, steps: int) -> list[bytes]:
+        """Return what is sent after one step."""
+        meta: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": sent}
+        if sent == tokens:
+            told = {"spec_verify_ct": 12345, "spec_correct_drafts_histogram": [0, 12345]}
+            meta |= {"finish_reason": {"type": "length"}, **told}
+        return [event({"text": "w " * sent, "meta_info": meta})]
+
+    def app(self) -> web.Application:
+        """Return the routes."""
+        app = super().app()
+        app.router.add_get("/server_info", self.info)
+        return app
+
+    async def info(self, _: web.Request) -> web.StreamResponse:
+        """Answer /server_info."""
+        return web.json_response({"simulated": True, "time_scale": 10.0})
+
+
+def test_a_simulated_servers_figures_say_so_and_no_count_is_rounded() -> None:
+    with serving(ServerThatSaysItIsSimulated()) as url:
+        words = (url, "--max-tokens", "4", "--repeats", "1", "--warmup", "0")
+        table, asked_json = bench(*words), bench(*words, "--json")
+    assert table.stdout.startswith("SIMULATED")
+    assert "accepted_histogram      0 61725\n" in table.stdout
+    assert json.loads(asked_json.stdout)["simulated"] is True
+
+
+@pytest.mark.parametrize("listed", [[{"id": "m"}], {"data": None}, {"data": ["m"]}, "models"])
+def test_what_is_no_list_of_models_is_told_without_a_traceback(listed: object) -> None:
+    class ServerOfSomethingElse(PlainServer):
+        async def models(self, request: web.Request) -> web.StreamResponse:
+            return web.json_response(listed)
+
+    with serving(ServerOfSomethingElse()) as url:
+        ended = bench(url)
+    assert ended.returncode == 2
+    assert "names no model" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_missing_prompt_file_is_one_line(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ def test_an_unknown_set_is_told_with_those_that_exist() -> None:
         load_prompts("fvie")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_of_json_may_hold_what_ends_lines_elsewhere(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "web.jsonl"
+    texts = [f"before{mark}after" for mark in ("\u2028", "\u2029", "\x85")]
+    lines = (json.dumps({"prompt": text}, ensure_ascii=False) for text in texts)
+    path.write_bytes("".join(line + end for line in lines).encode())
+    assert [p.text for p in load_prompts(str(path))] == texts
+    path.write_bytes((json.dumps({"prompt": texts[0]}, ensure_ascii=False) + end + "{").encode())
+    with pytest.raises(UserError, match=r"web\.jsonl:2: not JSON"):
+        load_prompts(str(path))
+
+
 def test_sharegpt_is_read_up_to_the_first_request(tmp_path: Path) -> None:
     path = tmp_path / "share.json"
     turns = [

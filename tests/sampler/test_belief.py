@@ -11,7 +11,7 @@ from sweeper.sampler.evidence import Evidence, targets_of
 from sweeper.sampler.propose import Proposer
 from sweeper.sampler.table import make_table
 from sweeper.study import Study
-from tests.sampler.worlds import rng, small_study
+from tests.sampler.worlds import SMALL, rng, small_study
 
 STEPS = 4000
 
@@ -101,6 +101,17 @@ def test_a_lucky_setting_is_believed_less_than_it_showed() -> None:
     # Its neighbours by NCCL have the same chain and the same step time.
     above = merits[lucky.key] - merits[evidence[4].key]
     assert 0 < above < 0.75 * np.log(1.06)
+
+
+def test_a_chain_longer_than_the_modelled_positions_is_believed_as_it_was_measured() -> None:
+    study = small_study(SMALL.replace("values: [1, 2, 3, 4]", "values: [1, 2, 4, 15]"))
+    table = make_table(study, make_plan(study))
+    evidence = [chain(study, n, n, "default", 0.9) for n in (1, 2, 4, 15)]
+    belief = Model(table, targets_of(study)).believe(evidence, rng(0))
+    for item in evidence:
+        believed = belief.logs[0][:, table.row[item.key]].mean()
+        assert item.values[0] is not None
+        assert np.exp(believed) == pytest.approx(item.values[0], rel=0.05)
 
 
 def test_nothing_is_believed_of_what_was_not_measured() -> None:
