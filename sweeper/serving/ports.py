@@ -16,9 +16,15 @@ from sweeper.serving.supervisor import all_processes, descendants
 #: Ports of a block: SGLang derives ports from its own by adding up to 1000.
 BLOCK = 1100
 #: A server's port is no higher: SGLang 0.5.15 has a gRPC port 10,000 above it, and refuses to start
-#: where that is none. Linux gives away ports from 32,768 to 60,999: 22 blocks. A large
-#: node may have more servers than that; so others down to LOWEST are used too.
+#: where that is none. A large node may have more servers than there are quiet blocks; so others
+#: down to LOWEST are used too.
 LOWEST, HIGHEST = 10_000, 65_535 - 10_000
+#: Between the ports of Ray's workers (ray start, --min-worker-port) and those of Kubernetes'
+#: services (--service-node-port-range).
+_QUIET = range(20_000, 30_000)
+#: From where to where Linux gives ports away unless told otherwise (ip-sysctl,
+#: ip_local_port_range).
+_GIVEN_AWAY = (32_768, 60_999)
 _HOST = "127.0.0.1"
 _LISTEN = "0A"  # include/net/tcp_states.h
 _TRIES = 60
@@ -66,7 +72,12 @@ def reserve_ports() -> Ports:
 
 
 def _bases() -> Iterator[int]:
-    """Yield where blocks begin: first where the system gives ports away, then everywhere."""
+    """Yield where blocks begin: first where the system gives no ports away, then everywhere.
+
+    A server binds its port minutes after it was chosen. Where connections are given their ports,
+    one of its own ranks may have it by then.
+    """
+    yield from quiet_bases(_given_away())
     for _ in range(_TRIES):
         with socket.socket() as chosen:
             chosen.bind((_HOST, 0))
@@ -74,6 +85,26 @@ def _bases() -> Iterator[int]:
         if base >= LOWEST:
             yield base if base < HIGHEST else base - 10 * BLOCK
     yield from range(-(-LOWEST // BLOCK) * BLOCK, HIGHEST, BLOCK)
+
+
+def quiet_bases(given_away: tuple[int, int]) -> Iterator[int]:
+    """Yield the beginnings of blocks that no connection is given a port of.
+
+    Args:
+        given_away: The first and the last port that the system gives to connections.
+    """
+    first, last = given_away
+    for base in range(-(-_QUIET.start // BLOCK) * BLOCK, _QUIET.stop - BLOCK + 1, BLOCK):
+        if base + BLOCK <= first or base > last:
+            yield base
+
+
+def _given_away() -> tuple[int, int]:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(first), int(last)
+    except (OSError, ValueError):
+        return _GIVEN_AWAY
 
 
 def is_taken(port: int) -> bool:

@@ -1,10 +1,13 @@
 """Ports of one server, kept from others."""
 
+import contextlib
 import itertools
 import os
 import socket
 import subprocess
 import sys
+
+import pytest
 
 from sweeper.serving.ports import (
     BLOCK,
@@ -12,6 +15,7 @@ from sweeper.serving.ports import (
     LOWEST,
     accepts,
     is_taken,
+    quiet_bases,
     reserve_ports,
     stranger_on,
 )
@@ -28,11 +32,43 @@ def test_blocks_of_parallel_servers_do_not_touch() -> None:
         block.release()
 
 
+def test_the_first_blocks_are_where_no_connection_is_given_a_port() -> None:
+    blocks = [reserve_ports() for _ in range(4)]
+    # A thousand connections, as a node's ranks have them, meet none of the ports.
+    with contextlib.ExitStack() as held:
+        given = set()
+        for _ in range(1000):
+            connection = held.enter_context(socket.socket())
+            connection.bind(("127.0.0.1", 0))
+            given.add(connection.getsockname()[1])
+        for block in blocks:
+            assert given.isdisjoint(range(block.port, block.port + BLOCK - 1))
+            block.release()
+
+
+@pytest.mark.parametrize(
+    ("given_away", "wanted"),
+    [
+        ((32_768, 60_999), [20_900, 22_000, 23_100, 24_200, 25_300, 26_400, 27_500, 28_600]),
+        ((25_000, 27_000), [20_900, 22_000, 23_100, 27_500, 28_600]),
+        ((1024, 65_535), []),
+        ((15_000, 21_999), [22_000, 23_100, 24_200, 25_300, 26_400, 27_500, 28_600]),
+    ],
+)
+def test_quiet_blocks_keep_out_of_what_the_system_gives_away(
+    given_away: tuple[int, int], wanted: list[int]
+) -> None:
+    assert list(quiet_bases(given_away)) == wanted
+
+
 def test_no_port_is_so_high_that_one_derived_from_it_is_none() -> None:
-    # The system chooses at random; a fifth of its ports are higher.
+    # Beyond the quiet blocks the system chooses at random; a fifth of its ports are higher.
+    quiet = [reserve_ports() for _ in quiet_bases((0, 0))]
     for _ in range(60):
         block = reserve_ports()
         assert block.port <= HIGHEST == 55_535
+        block.release()
+    for block in quiet:
         block.release()
 
 
