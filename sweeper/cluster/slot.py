@@ -72,7 +72,10 @@ class _Seated:
         self.gpus: Gpus = detect()
         self.gpu_ids = tuple(int(i) for i in ray.get_gpu_ids())
         self.raylet = raylet = ProcessId.of(os.getppid())
-        self.watch = (raylet, owner.driver[1]) if owner.driver[0] == host_name() else (raylet,)
+        host, driver = owner.driver
+        # Containers of one host may share its name, and do not see each other's processes.
+        is_here = host == host_name() and driver.alive()
+        self.watch = (raylet, driver) if is_here else (raylet,)
         threading.Thread(target=_die_with, args=(raylet.pid,), daemon=True).start()
         # Ray's own reaction to SIGTERM waits for the trial that runs.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
