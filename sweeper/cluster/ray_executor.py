@@ -19,7 +19,7 @@ from sweeper.cluster import placing, scaling
 from sweeper.cluster.assignment import Assignment, Status, host_name, run_mark
 from sweeper.cluster.base import Outcome
 from sweeper.cluster.held import Held
-from sweeper.cluster.joining import first_line, join
+from sweeper.cluster.joining import join, line_of
 from sweeper.cluster.metrics import Publisher, SweepNumbers
 from sweeper.cluster.nodes import Node, Shape
 from sweeper.cluster.service import Service
@@ -199,7 +199,7 @@ class RayExecutor:
                 elif time.monotonic() - held.since_s > _ACTOR_START_S:
                     raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
             except RayError as error:
-                self._lose_actor(name, f"did not start: {first_line(error)}")
+                self._lose_actor(name, f"did not start: {line_of(error)}")
 
     def _lose_actor(self, name: str, why: str) -> None:
         """Note that a slot's actor is gone, and start another unless that is in vain."""
@@ -282,9 +282,9 @@ class RayExecutor:
         try:
             record = ray.get(ref)
         except RayActorError as error:
-            why = f"the actor died: {first_line(error)}"
+            why = f"the actor died: {line_of(error)}"
         except RayError as error:
-            why = f"the trial's method failed: {first_line(error)}"
+            why = f"the trial's method failed: {line_of(error)}"
         else:
             held.finish()
             if record is not None:
