@@ -3,6 +3,8 @@
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,23 +34,35 @@ def join(address: str | None, fake_gpus: int | None) -> str | None:
         "logging_level": logging.ERROR,
     }
     try:
-        if address is not None:
-            context = ray.init(address=address, **common)
-        else:
-            with _all_visible(fake_gpus):
-                context = ray.init(
-                    address="local",
-                    include_dashboard=True,
-                    dashboard_host="127.0.0.1",
-                    num_gpus=fake_gpus,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    **common,
-                )
+        with _own_sigterm():
+            if address is not None:
+                context = ray.init(address=address, **common)
+            else:
+                with _all_visible(fake_gpus):
+                    context = ray.init(
+                        address="local",
+                        include_dashboard=True,
+                        dashboard_host="127.0.0.1",
+                        num_gpus=fake_gpus,
+                        object_store_memory=_OBJECT_STORE_BYTES,
+                        **common,
+                    )
     except (RayError, OSError, ValueError, RuntimeError, ConnectionError) as error:
         where = address or "on this machine"
         raise UserError(f"cannot start or join Ray {where}: {line_of(error)}") from error
     url: str | None = context.dashboard_url
     return f"http://{url}" if url else None
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the driver's handler of SIGTERM: Ray puts its own there, at each start."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

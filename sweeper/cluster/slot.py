@@ -125,7 +125,8 @@ class Slot:
         self._engine = owner.engine
         self._followers = followers
         self._status = Status()
-        self._cancelled = threading.Event()
+        self._cancelled: int | None = None
+        self._number: int | None = None
         self._looks: list[Any] = []
         self._broken: Failure | None = None
         self._seated = seated = _Seated(owner)
@@ -146,7 +147,7 @@ class Slot:
 
     def run(self, assignment: Assignment) -> TrialRecord | None:
         """Run one trial; None if it was cancelled."""
-        self._forget()
+        self._begin(assignment.trial.number)
         started_at = datetime.now(UTC).isoformat()
         try:
             with contextlib.ExitStack() as stack:
@@ -175,8 +176,8 @@ class Slot:
         finally:
             self._status = Status()
 
-    def _forget(self) -> None:
-        self._cancelled.clear()
+    def _begin(self, number: int) -> None:
+        self._number = number
         self._looks, self._broken = [], None
 
     def _gather(self, assignment: Assignment, stack: contextlib.ExitStack) -> Assignment:
@@ -202,7 +203,7 @@ class Slot:
 
     def _given_up(self) -> bool:
         """Tell whether to stop: the driver wants it, or another rank's process has ended."""
-        if self._cancelled.is_set():
+        if self._number == self._cancelled:
             return True
         if self._broken is None and self._followers:
             self._look_at_followers()
@@ -236,9 +237,9 @@ class Slot:
         """Return what is going on."""
         return self._status
 
-    def cancel(self) -> None:
-        """Ask the running trial to stop its server and give up."""
-        self._cancelled.set()
+    def cancel(self, number: int) -> None:
+        """Ask a trial to stop its server and give up; the wish may be here before the trial."""
+        self._cancelled = number
 
 
 def _node_address() -> str:
