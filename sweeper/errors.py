@@ -229,12 +229,24 @@ class TrialError(SweeperError):
         super().__init__(str(failure))
         self.failure = failure
 
-    def __reduce__(self) -> tuple[type["TrialError"], tuple[Failure]]:
+    def __reduce__(self) -> tuple[type["TrialError"], tuple[object, ...]]:
         return type(self), (self.failure,)
 
 
 class LaunchFailed(TrialError):
-    """The server did not become ready."""
+    """The server did not become ready.
+
+    Args:
+        failure: Why.
+        left: What was not gone after its end, a line each; empty for nothing.
+    """
+
+    def __init__(self, failure: Failure, left: tuple[str, ...] = ()) -> None:
+        super().__init__(failure)
+        self.left = left
+
+    def __reduce__(self) -> tuple[type[TrialError], tuple[object, ...]]:
+        return type(self), (self.failure, self.left)
 
 
 class ServerDied(TrialError):

@@ -111,7 +111,6 @@ def _sweep(options: argparse.Namespace, study: Study, plan: Plan, gpus: Gpus) ->
                     raise
                 display.say(str(error))
                 return interrupt.status
-            interrupt.install()  # Ray takes SIGTERM when it starts.
             if executor.dashboard_url:
                 display.say(dashboard_line(executor.dashboard_url, os.environ))
             for slot, why in executor.lost_slots().items():

@@ -91,7 +91,9 @@ class Sweep:
         for stratum in self.strata:
             if stratum.is_stranded:
                 stratum.submit()
-        if all(s.is_stranded for s in self.strata):
+        if self.interrupt.count:
+            self._interrupted = True  # while a slot was waited for
+        elif all(s.is_stranded for s in self.strata):
             lost = "; ".join(f"{s}: {why}" for s, why in self.executor.lost_slots().items())
             raise StopSweep(f"no slot is left ({lost})")
 

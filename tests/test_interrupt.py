@@ -1,5 +1,7 @@
-"""Ctrl-C before there is any server ends the command at once and without a traceback."""
+"""Signals: Ctrl-C before there is any server, and a SIGHUP that is not to count."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.serving.supervisor import all_processes
-from tests.sweeping import space_text, wait_for
+from tests.sweeping import servers_of, space_text, store_of, wait_for
 
 
 def interrupted(
@@ -64,3 +66,24 @@ def test_while_the_engine_is_asked(tmp_path: Path) -> None:
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
     assert not any(stat.pid in sleepers and stat.alive for stat in all_processes())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nohup") is None, reason="there is no nohup command")
+def test_a_sweep_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    study = f"nohup-{os.getpid()}"
+    space = tmp_path / "space.yaml"
+    space.write_text(space_text(study, steps=[1], launches=2), encoding="utf-8")
+    words = ["nohup", sys.executable, "-m", "sweeper.search", str(space), "--executor", "inline"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*words, "--runs", str(tmp_path / "runs")], stdout=pipe, stderr=pipe, text=True
+    ) as driver:
+        try:
+            wait_for(lambda: bool(servers_of(study)) or driver.poll() is not None, "a server")
+            driver.send_signal(signal.SIGHUP)
+            out, errors = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    assert driver.returncode == 0, errors
+    assert len(store_of(tmp_path, study).records()) == 2, out

@@ -198,6 +198,28 @@ def test_a_sweep_without_any_slot_left_stops_and_says_why(study: Study, store: S
     assert len(store.records()) == 6
 
 
+@dataclass
+class InterruptedWait(Slots):
+    """Slots of which none is there before somebody presses Ctrl-C."""
+
+    interrupt: Interrupt | None = None
+
+    def free_slots(self) -> list[str]:
+        assert self.interrupt is not None
+        self.interrupt.count += 1
+        return []
+
+
+def test_who_interrupts_while_a_slot_is_waited_for_ends_the_sweep_in_order(
+    study: Study, store: Store
+) -> None:
+    slots = InterruptedWait(MIXED)
+    sweep = sweep_of(study, store, slots, io.StringIO())
+    slots.interrupt = sweep.interrupt
+    sweep.run()
+    assert {sweep.why_it_ended(stratum) for stratum in sweep.strata} == {"interrupted"}
+
+
 def test_the_time_left_is_that_of_all_slots_together(study: Study, store: Store) -> None:
     sweep = sweep_of(study, store, Slots(MIXED), io.StringIO())
     stratum = sweep.strata[0]

@@ -47,7 +47,7 @@ class Executor(Protocol):
         """Return the name of a slot's GPUs; None for servers without."""
 
     def free_slots(self) -> list[str]:
-        """Return the slots that are alive and idle."""
+        """Return the slots that are alive and idle; may wait for one until somebody interrupts."""
 
     def lost_slots(self) -> dict[str, str]:
         """Return each slot that is out of service -> why."""

@@ -3,11 +3,13 @@
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from sweeper.errors import UserError
 
@@ -32,23 +34,35 @@ def join(address: str | None, fake_gpus: int | None) -> str | None:
         "logging_level": logging.ERROR,
     }
     try:
-        if address is not None:
-            context = ray.init(address=address, **common)
-        else:
-            with _all_visible(fake_gpus):
-                context = ray.init(
-                    address="local",
-                    include_dashboard=True,
-                    dashboard_host="127.0.0.1",
-                    num_gpus=fake_gpus,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    **common,
-                )
+        with _own_sigterm():
+            if address is not None:
+                context = ray.init(address=address, **common)
+            else:
+                with _all_visible(fake_gpus):
+                    context = ray.init(
+                        address="local",
+                        include_dashboard=True,
+                        dashboard_host="127.0.0.1",
+                        num_gpus=fake_gpus,
+                        object_store_memory=_OBJECT_STORE_BYTES,
+                        **common,
+                    )
     except (RayError, OSError, ValueError, RuntimeError, ConnectionError) as error:
         where = address or "on this machine"
-        raise UserError(f"cannot start or join Ray {where}: {first_line(error)}") from error
+        raise UserError(f"cannot start or join Ray {where}: {line_of(error)}") from error
     url: str | None = context.dashboard_url
     return f"http://{url}" if url else None
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the driver's handler of SIGTERM: Ray puts its own there, at each start."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
@@ -62,7 +76,15 @@ def _all_visible(fake_gpus: int | None) -> Iterator[None]:
             os.environ["CUDA_VISIBLE_DEVICES"] = shown
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def line_of(error: BaseException) -> str:
+    """Return the line of an error that tells the cause; Ray puts it below frames and names."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {line_of(error.cause)}"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, RayActorError):
+        if error.actor_init_failed:
+            return lines[-1].strip()
+        # First a sentence that is the same for all, and indented what the actor is called.
+        lines = [line for line in lines[1:] if not line.startswith("\t")] or lines
+    # After what was seen come guesses of what may cause it, a page of them.
+    return lines[0].strip().partition(" Some common causes")[0] if lines else type(error).__name__

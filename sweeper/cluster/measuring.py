@@ -12,8 +12,8 @@ from sweeper.cluster.assignment import Assignment
 from sweeper.engines.base import Engine, ServingLog
 from sweeper.errors import BenchFailed, FailureClass
 from sweeper.judging.pruning import certainly_worse
-from sweeper.records import Measurement, RequestTiming, Trial
-from sweeper.serving import Server
+from sweeper.records import Measurement, RequestTiming
+from sweeper.serving import Server, api_key
 from sweeper.statistics.measurement import with_acceptance
 
 #: Real seconds from broken streams to the end of a server that broke them by dying.
@@ -83,14 +83,15 @@ def measure_workloads(
                 clock=clock,
                 limits=assignment.limits,
                 salt=trial.salt,
-                api_key=_api_key(trial),
+                api_key=api_key(trial.launch),
                 on_progress=on_progress,
                 check=check,
                 enough=stops,
             )
             into.measurements.append(_with_log(measurement, engine, log, log_bytes))
             into.requests.extend(requests)
-            if into.is_worse or stops(requests):
+            # After the last one nothing is left out, so the trial is complete.
+            if into.is_worse or (workload is not assignment.workloads[-1] and stops(requests)):
                 return
     except BenchFailed as error:
         # A server that dies breaks its streams a moment before its end is heard.
@@ -118,8 +119,3 @@ def _with_log(measurement: Measurement, engine: Engine, path: Path, since: int) 
             retractions=reader.retractions,
         )
     return measurement
-
-
-def _api_key(trial: Trial) -> str | None:
-    key = trial.launch.flags.get("api-key")
-    return key if isinstance(key, str) else None

@@ -19,7 +19,7 @@ from sweeper.cluster import placing, scaling
 from sweeper.cluster.assignment import Assignment, Status, host_name, run_mark
 from sweeper.cluster.base import Outcome
 from sweeper.cluster.held import Held
-from sweeper.cluster.joining import first_line, join
+from sweeper.cluster.joining import join, line_of
 from sweeper.cluster.metrics import Publisher, SweepNumbers
 from sweeper.cluster.nodes import Node, Shape
 from sweeper.cluster.service import Service
@@ -29,6 +29,8 @@ from sweeper.errors import SlotLost, UserError
 from sweeper.serving import ProcessId
 
 _ACTOR_START_S = 120.0
+#: A start that takes so long is told of.
+_LONG_START_S = 15.0
 #: A slot answers from a thread of its own; one that does not for so long is stopped or stuck.
 _SILENT_S = 120.0
 _LOOK_S = 0.5
@@ -75,6 +77,8 @@ class RayExecutor:
         self._shape = shape
         self._simulated = simulated
         self._address = address
+        self._say = say
+        self._stopped = stopped
         self._silent_s = silent_s
         self._has_asked = False
         self._service = Service()
@@ -145,9 +149,16 @@ class RayExecutor:
         """Wait until each slot is ready or lost: one that starts ends all leftovers on its host.
 
         Raises:
-            UserError: Not one is ready.
+            UserError: Not one is ready, or somebody wants an end of that.
         """
+        begun_s, is_said = time.monotonic(), False
         while self._starting():
+            if self._stopped():
+                raise UserError("interrupted while slots were starting")
+            if not is_said and time.monotonic() - begun_s > _LONG_START_S:
+                names = ", ".join(n for n, h in self._slots.items() if h.starting is not None)
+                self._say(f"waiting for {names} to start; others may have the GPUs")
+                is_said = True
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
             self._look_at_starts()
         idle = self._idle()
@@ -199,7 +210,7 @@ class RayExecutor:
                 elif time.monotonic() - held.since_s > _ACTOR_START_S:
                     raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
             except RayError as error:
-                self._lose_actor(name, f"did not start: {first_line(error)}")
+                self._lose_actor(name, f"did not start: {line_of(error)}")
 
     def _lose_actor(self, name: str, why: str) -> None:
         """Note that a slot's actor is gone, and start another unless that is in vain."""
@@ -239,10 +250,13 @@ class RayExecutor:
                 self._start(name, self._leftovers)
 
     def free_slots(self) -> list[str]:
-        """Return the slots that are alive and idle; waits for one while all are starting."""
+        """Return the slots that are alive and idle; waits for one while all are starting.
+
+        The wait ends when somebody wants an end.
+        """
         self._look_at_starts()
         self._look_for_nodes()
-        while not self._idle() and self._starting() and not self._busy():
+        while not (self._idle() or self._busy() or self._stopped()) and self._starting():
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
             self._look_at_starts()
         return self._idle()
@@ -282,9 +296,9 @@ class RayExecutor:
         try:
             record = ray.get(ref)
         except RayActorError as error:
-            why = f"the actor died: {first_line(error)}"
+            why = f"the actor died: {line_of(error)}"
         except RayError as error:
-            why = f"the trial's method failed: {first_line(error)}"
+            why = f"the trial's method failed: {line_of(error)}"
         else:
             held.finish()
             if record is not None:
@@ -326,7 +340,8 @@ class RayExecutor:
     def cancel(self) -> None:
         """Ask all running trials to stop."""
         for held in self._busy().values():
-            held.actor.cancel.remote()
+            assert held.assignment is not None
+            held.actor.cancel.remote(held.assignment.trial.number)
 
     def close(self) -> None:
         """Kill the actors, whose servers end with them, and leave or end Ray."""

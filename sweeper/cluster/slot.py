@@ -72,7 +72,10 @@ class _Seated:
         self.gpus: Gpus = detect()
         self.gpu_ids = tuple(int(i) for i in ray.get_gpu_ids())
         self.raylet = raylet = ProcessId.of(os.getppid())
-        self.watch = (raylet, owner.driver[1]) if owner.driver[0] == host_name() else (raylet,)
+        host, driver = owner.driver
+        # Containers of one host may share its name, and do not see each other's processes.
+        is_here = host == host_name() and driver.alive()
+        self.watch = (raylet, driver) if is_here else (raylet,)
         threading.Thread(target=_die_with, args=(raylet.pid,), daemon=True).start()
         # Ray's own reaction to SIGTERM waits for the trial that runs.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
@@ -122,7 +125,8 @@ class Slot:
         self._engine = owner.engine
         self._followers = followers
         self._status = Status()
-        self._cancelled = threading.Event()
+        self._cancelled: int | None = None
+        self._number: int | None = None
         self._looks: list[Any] = []
         self._broken: Failure | None = None
         self._seated = seated = _Seated(owner)
@@ -143,7 +147,7 @@ class Slot:
 
     def run(self, assignment: Assignment) -> TrialRecord | None:
         """Run one trial; None if it was cancelled."""
-        self._forget()
+        self._begin(assignment.trial.number)
         started_at = datetime.now(UTC).isoformat()
         try:
             with contextlib.ExitStack() as stack:
@@ -172,8 +176,8 @@ class Slot:
         finally:
             self._status = Status()
 
-    def _forget(self) -> None:
-        self._cancelled.clear()
+    def _begin(self, number: int) -> None:
+        self._number = number
         self._looks, self._broken = [], None
 
     def _gather(self, assignment: Assignment, stack: contextlib.ExitStack) -> Assignment:
@@ -199,7 +203,7 @@ class Slot:
 
     def _given_up(self) -> bool:
         """Tell whether to stop: the driver wants it, or another rank's process has ended."""
-        if self._cancelled.is_set():
+        if self._number == self._cancelled:
             return True
         if self._broken is None and self._followers:
             self._look_at_followers()
@@ -233,9 +237,9 @@ class Slot:
         """Return what is going on."""
         return self._status
 
-    def cancel(self) -> None:
-        """Ask the running trial to stop its server and give up."""
-        self._cancelled.set()
+    def cancel(self, number: int) -> None:
+        """Ask a trial to stop its server and give up; the wish may be here before the trial."""
+        self._cancelled = number
 
 
 def _node_address() -> str:

@@ -12,7 +12,7 @@ machine's is FAILED.
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from sweeper.cluster.assignment import Assignment, Cancelled, Status, runnable
 from sweeper.cluster.measuring import Measured, measure_workloads
 from sweeper.cluster.turns import Turns
 from sweeper.engines.base import Engine
-from sweeper.errors import Failure, FailureClass, Fault, Stage, TrialError
+from sweeper.errors import Failure, FailureClass, Fault, LaunchFailed, Stage, TrialError
 from sweeper.judging.guard import ineffective
 from sweeper.records import HostFacts, ServerFacts, TrialRecord, TrialState
 from sweeper.serving import Gpus, Place, ProcessId, Server, start
@@ -146,8 +146,9 @@ class _Run:
                 on_stage=lambda stage: self._tell(stage, ""),
                 cancelled=self.cancelled,
             )
-        except TrialError:
+        except LaunchFailed as error:
             self.phases_s["start"] = self.clock.now_s() - begun
+            self._note_left(error.left)
             raise
 
     @contextlib.contextmanager
@@ -185,9 +186,12 @@ class _Run:
         report = server.stop()
         self.phases_s["stop"] = report.stop_s
         self.phases_s["memory_free"] = report.memory_free_s
-        if report.memory_held_by:
+        self._note_left(report.memory_held_by)
+
+    def _note_left(self, held_by: Sequence[str]) -> None:
+        if held_by:
             # What was measured before counts; the slot is taken out of service for it.
-            self.left = f"after the server's end: {'; '.join(report.memory_held_by)}"
+            self.left = f"after the server's end: {'; '.join(held_by)}"
 
     def _check(self, server: Server | None) -> None:
         if self.cancelled():

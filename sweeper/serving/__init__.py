@@ -6,6 +6,7 @@ from sweeper.serving.ports import Ports, reserve_ports
 from sweeper.serving.process import StopReport
 from sweeper.serving.processes import ProcessId, sweep_marked
 from sweeper.serving.rank import Rank, start_rank
+from sweeper.serving.readiness import api_key
 from sweeper.serving.server import Place, Server, start
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Rank",
     "Server",
     "StopReport",
+    "api_key",
     "detect",
     "reserve_ports",
     "start",

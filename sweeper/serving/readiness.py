@@ -135,5 +135,6 @@ class Readiness:
 
 def api_key(launch: Launch) -> str | None:
     """Return the key that requests to this server must carry; None without one."""
-    key = launch.flags.get("api-key")
-    return str(key) if isinstance(key, str) else None
+    key = launch.flags.get("api-key", False)
+    # Of digits only, it is a number in YAML; the command line has its text.
+    return None if isinstance(key, bool) else str(key)

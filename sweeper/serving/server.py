@@ -233,7 +233,8 @@ def start(
         facts = wait_until_ready(process, readiness, phases, limits, cancelled)
     except LaunchFailed as error:
         report = process.end()
-        raise LaunchFailed(_with_what_is_left(error.failure, report)) from error
+        left = report.memory_held_by
+        raise LaunchFailed(_with_what_is_left(error.failure, left), left) from error
     except BaseException:
         process.end()
         raise
@@ -308,7 +309,5 @@ def spawn(
     return process, env
 
 
-def _with_what_is_left(failure: Failure, report: StopReport) -> Failure:
-    if not report.memory_held_by:
-        return failure
-    return replace(failure, line=f"{failure.line}; left: {'; '.join(report.memory_held_by)}")
+def _with_what_is_left(failure: Failure, left: tuple[str, ...]) -> Failure:
+    return replace(failure, line=f"{failure.line}; left: {'; '.join(left)}") if left else failure

@@ -76,7 +76,13 @@ def all_processes() -> list[ProcessStat]:
 
 
 def descendants(root: int) -> list[ProcessStat]:
-    """Return the living descendants of process `root`, itself not among them."""
+    """Return the living descendants of process `root`, itself not among them.
+
+    Below 0 there are none: it is no process, but the parent of all those that have none, and
+    the pid of a supervisor that has not spoken yet.
+    """
+    if root == 0:
+        return []
     children: dict[int, list[ProcessStat]] = {}
     for stat in all_processes():
         children.setdefault(stat.parent, []).append(stat)

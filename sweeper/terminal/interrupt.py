@@ -15,11 +15,12 @@ class Interrupt:
     status: int = EXIT_INT
 
     def install(self) -> None:
-        """Take SIGINT, SIGTERM and SIGHUP from now on."""
+        """Take SIGINT, SIGTERM and SIGHUP from now on; not a SIGHUP that `nohup` has ignored."""
 
         def handle(number: int, _: FrameType | None) -> None:
             self.count += 1
             self.status = EXIT_INT if number == signal.SIGINT else 128 + number
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, handle)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handle)

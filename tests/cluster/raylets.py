@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,16 @@ class Raylets:
 
 
 @contextlib.contextmanager
-def raylets(*, dashboard: bool = False) -> Iterator[Raylets]:
-    """Start a cluster whose head has no GPUs."""
+def raylets(*, dashboard: bool = False, before: Sequence[str] = ()) -> Iterator[Raylets]:
+    """Start a cluster whose head has no GPUs; the words `before` its command may contain it."""
     temp = tempfile.mkdtemp(prefix="sw", dir="/tmp")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.raylets", *(["dashboard"] if dashboard else [])],
+        [
+            *before,
+            *(sys.executable, "-m", "tests.cluster.raylets"),
+            *(["dashboard"] if dashboard else []),
+        ],
         env={**environment, **ENVIRONMENT, "RAY_TMPDIR": temp},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

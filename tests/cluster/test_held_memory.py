@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cluster import InlineExecutor, Outcome
+from sweeper.cluster.service import Service
 from sweeper.engines.sglang import SGLang
 from sweeper.errors import FailureClass, Stage
 from sweeper.records import TrialState
@@ -82,3 +83,33 @@ def test_a_trial_after_which_memory_is_not_back_keeps_what_it_measured(
     assert record.reason is not None
     assert f"sleep (pid {holder.pid})" in record.reason
     executor.close()
+
+
+def test_a_start_that_fails_and_leaves_memory_held_counts_against_the_slot(
+    tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    executor = InlineExecutor(SGLang(), FakeGpus(1, tmp_path / "gpus"), gpu_ids=(0,))
+    given = assignment(STUDY, 0, tmp_path, None)
+    executor.submit(
+        executor.free_slots()[0],
+        replace(
+            given,
+            limits=replace(given.limits, memory_free_s=0.2),
+            env=(*given.env, ("SWEEPER_SIM_FAULT", "oom_graph"), ("SWEEPER_SIM_START_S", "20")),
+        ),
+    )
+    wait_for(lambda: bool(Family(STUDY).leaders()), "the server")
+    # Less than half of the GPU: the next server would be started beside it.
+    hold_memory(tmp_path / "gpus", 0, 50_000, holder.pid)
+    outcomes: list[Outcome] = []
+    wait_for(lambda: _take(executor, outcomes), "the outcome")
+    executor.close()
+    record = outcomes[0].record
+    assert record is not None
+    assert record.failure is not None
+    assert record.reason is not None
+    assert f"sleep (pid {holder.pid})" in record.reason
+    slots = Service()
+    slots.add(["this", "another"])
+    slots.ended("this", record)
+    assert slots.lost.keys() == {"this"}

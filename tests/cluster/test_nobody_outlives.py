@@ -56,16 +56,18 @@ class Held:
         family: The processes of its server.
         actor: Its actor.
         worker: The actor's process.
+        number: Of the trial that it runs.
     """
 
     name: str
     family: Family
     actor: Any
     worker: int
+    number: int
 
 
 def cancel(held: Held) -> None:
-    held.actor.cancel.remote()
+    held.actor.cancel.remote(held.number)
 
 
 def ray_kill(held: Held) -> None:
@@ -106,7 +108,7 @@ def all_ignore_sigterm_then_stop(held: Held) -> None:
     assert len(members) >= 2
     for pid in members:
         os.kill(pid, signal.SIGTERM)
-    held.actor.cancel.remote()
+    held.actor.cancel.remote(held.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,7 @@ class Matrix:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     given: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Run all cases; the executor is used by this thread only."""
@@ -232,6 +235,7 @@ class Matrix:
             assert ended is None or case.stage == "stopping", (case.id, ended)
             if (made is None or ended is not None) and slot in self.free:
                 self.given += 1
+                self.numbers[slot] = self.given
                 made = assignment(STUDY, self.given, self.folder, case.stage, stop_s=case.stop_s)
                 self.executor.submit(slot, made)
             elif ended is not None:
@@ -269,7 +273,7 @@ class Matrix:
         names = [n for n in ray.util.list_named_actors() if f" {slot} " in n]
         actor: Any = ray.get_actor(max(names, key=_starts), namespace="sweeper")
         worker: Any = ray.get(actor.__ray_call__.remote(_pid))
-        return Held(slot, family, actor, worker)
+        return Held(slot, family, actor, worker, self.numbers[slot])
 
 
 def _pid(_: object) -> int:

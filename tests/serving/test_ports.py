@@ -117,3 +117,5 @@ def test_a_stranger_is_a_listener_that_is_not_below_the_supervisor() -> None:
         listener.listen()
         assert stranger_on(port, os.getpid()) == os.getpid()
         assert stranger_on(port, os.getppid()) is None
+        # A supervisor that has not told its pid owns nothing yet.
+        assert stranger_on(port, 0) == os.getpid()
