@@ -15,12 +15,12 @@ from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
 from sweeper.objective import Standing, baseline, best, standings, trend
 from sweeper.records import Launch, TrialRecord
-from sweeper.redaction import HIDDEN, is_secret_name, redact_text
+from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
 from sweeper.statistics.trend import LAUNCH_NOISE, Trend
 from sweeper.study import Study
-from sweeper.wording import measure
+from sweeper.wording import measure, plain_number
 
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]
 
@@ -139,16 +139,18 @@ def _sentence(
     if winner is None and base is None:
         return f"{mark}no setting was measured"
     if winner is None and base is not None:
-        return f"{mark}only the baseline was measured: {base.values[0]:.1f} {unit}"
+        return f"{mark}only the baseline was measured: {plain_number(base.values[0])} {unit}"
     assert winner is not None
     setting = point_text(winner.records[0].trial.point)
     if base is None or ratio is None:
-        return f"{mark}best is {setting} at {winner.values[0]:.1f} {unit}; no baseline to compare with"
+        level = plain_number(winner.values[0])
+        return f"{mark}best is {setting} at {level} {unit}; no baseline to compare with"
     change = (
         f"{(ratio.mid - 1) * 100:+.1f} % "
         f"(95 % interval {(ratio.low - 1) * 100:+.1f} to {(ratio.high - 1) * 100:+.1f} %)"
     )
-    figures = f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}, {change}"
+    levels = " against ".join(plain_number(s.values[0]) for s in (winner, base))
+    figures = f"{levels} {unit}, {change}"
     if ratio.low > 1.0:
         return f"{mark}{setting} beats the baseline: {figures}"
     if ratio.high < 1.0:
@@ -159,7 +161,7 @@ def _sentence(
 def shell_command(launch: Launch) -> str:
     """Return the whole launch command with its environment, for a shell; secrets hidden."""
     lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
-    lines.append(" ".join(shlex.quote(redact_text(word)) for word in launch.command))
+    lines.append(" ".join(shlex.quote(word) for word in redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
         if value is False:

@@ -124,6 +124,13 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
+def test_a_secret_in_the_space_file_is_not_on_the_page() -> None:
+    study = build.small_study(build.SPACE.replace("tp-size: 2", "tp-size: 2, api-key: s3cret"))
+    text = render([run_of(study, [build.record(study, 0, tok_s=90.0)])] * 2, plotly="directory")
+    assert "api-key" in text
+    assert "s3cret" not in text
+
+
 def test_hostile_texts_are_shown_as_text() -> None:
     page = Page(render([RUNS["hostile"]()], plotly="directory"))
     assert "document.title='broken'" in page.text
