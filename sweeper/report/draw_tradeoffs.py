@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from sweeper.report.text import hover, label, number, setting_lines
+from sweeper.report.text import hover, labels, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
     GREEN,
@@ -153,7 +153,7 @@ def draw_what_if(info: WhatIfInfo) -> go.Figure:
     )
     if not info.settings:
         return nothing(figure, "no setting tells its step time yet")
-    names = [label(s, 60) for s in info.settings]
+    names = labels(info.settings, 60)
     for name, index, values in (
         ("measured", 0, info.measured_tok_s),
         ("supposed", 1, info.supposed_tok_s),
