@@ -103,6 +103,8 @@ def draw_accept(info: AcceptInfo) -> go.Figure:
         levels.append((info.reference, ORANGE, "dash"))
     for speed, colour, dash in levels:
         end = min(right, 0.97 * top * speed / 1000)
+        if end <= 0.9:
+            continue  # so slow that it leaves the figure above before it enters from the left
         figure.add_scatter(
             x=[0.9, end],
             y=[900 / speed, 1000 * end / speed],

@@ -8,10 +8,10 @@ import pytest
 
 from sweeper.report.draw_effects import draw_failures, draw_marginal, draw_paired
 from sweeper.report.draw_prompts import draw_gain, draw_prompts
-from sweeper.report.draw_tradeoffs import draw_what_if
+from sweeper.report.draw_tradeoffs import draw_accept, draw_what_if
 from sweeper.report.effects import marginal_info, paired_info
 from sweeper.report.prompts import GainInfo, PromptInfo, PromptSpeeds
-from sweeper.report.tradeoffs import WhatIfInfo
+from sweeper.report.tradeoffs import AcceptInfo, Step, WhatIfInfo
 from sweeper.report.trouble import failure_info
 from tests.report import build
 
@@ -40,6 +40,25 @@ def test_values_that_are_alike_at_both_ends_have_a_column_each() -> None:
 
 def test_values_that_are_alike_at_both_ends_have_a_row_of_pairs_each() -> None:
     assert len(places(draw_paired(paired_info(STUDY, RECORDS, "draft")), "y")) == 2
+
+
+def test_lines_of_equal_speed_stay_within_the_axes() -> None:
+    steps = [
+        Step(
+            number=n, setting="a", accept_length=length, step_time_ms=ms, tok_s=None,
+            is_baseline=n == 0,
+        )
+        for n, (length, ms) in enumerate(((1.0, 11.0), (2.5, 15.0)))
+    ]  # fmt: skip
+    info = AcceptInfo(
+        workload="single", steps=tuple(steps), levels=(50.0, 100.0, 150.0), reference=20.0,
+        simulated=False,
+    )  # fmt: skip
+    figure = draw_accept(info)
+    low, high = figure.layout.xaxis.range
+    ends = [trace.x[-1] for trace in figure.data if trace.mode == "lines+text"]
+    assert len(ends) >= 2
+    assert all(low <= end <= high for end in ends)
 
 
 def test_settings_that_are_alike_at_both_ends_have_a_row_each() -> None:
