@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -184,6 +186,25 @@ def test_a_second_driver_is_refused_until_the_first_lets_go(store: Store) -> Non
     second.unlock()
 
 
+def file_system_without_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_file_system_that_cannot_lock_is_not_taken_for_another_driver(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", file_system_without_locks)
+    with pytest.raises(UserError, match=r"cannot lock .* No locks available") as caught:
+        store.lock()
+    assert not isinstance(caught.value, StudyLocked)
+
+
+def test_a_lock_that_cannot_be_opened_is_one_message(store: Store) -> None:
+    (store.folder / ".lock").mkdir()
+    with pytest.raises(UserError, match="cannot lock"):
+        store.lock()
+
+
 def test_the_lock_of_a_killed_driver_is_free(store: Store) -> None:
     code = (
         "import sys, time; from pathlib import Path; from sweeper.store import Store\n"
@@ -251,6 +272,15 @@ def test_a_study_whose_name_is_another_s_with_a_number_keeps_its_own_folders(
     assert start("'qwen2.6'", newest_run(tmp_path, "qwen2.6")) == "qwen2.6.2"
     assert newest_run(tmp_path, "qwen2") == tmp_path / "qwen2.6"
     assert newest_run(tmp_path, "qwen2.5") == tmp_path / "qwen2.5"
+
+
+def test_no_earlier_space_file_is_overwritten_where_one_was_removed(store: Store) -> None:
+    for text in ("one", "two", "three"):
+        store.keep_study(text)
+    (store.folder / "study.1.yaml").unlink()
+    store.keep_study("four")
+    assert (store.folder / "study.2.yaml").read_text() == "two"
+    assert (store.folder / "study.3.yaml").read_text() == "three"
 
 
 def test_a_fresh_run_stands_beside_the_old_and_is_the_newest(tmp_path: Path) -> None:

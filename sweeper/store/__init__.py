@@ -71,13 +71,22 @@ class Store:
 
         Raises:
             StudyLocked: A living driver holds it.
+            UserError: The file system cannot lock, or the file is another person's.
         """
         path = self.folder / ".lock"
         # The file is kept open as long as the lock is held.
-        handle = path.open("a+", encoding="utf-8")
+        try:
+            handle = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot lock {path}: {error.strerror}") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                handle.close()
+                raise UserError(
+                    f"cannot lock {path}: {error.strerror}; a shared file system needs its locks"
+                ) from None
             handle.seek(0)
             owner = handle.read().strip()
             handle.close()
@@ -241,7 +250,8 @@ class Store:
             old = path.read_text(encoding="utf-8")
             if old == text:
                 return
-            count = len(list(self.folder.glob("study.*.yaml"))) + 1
+            numbers = (p.name.split(".")[1] for p in self.folder.glob("study.*.yaml"))
+            count = max((int(n) for n in numbers if n.isdecimal()), default=0) + 1
             write_text(self.folder / f"study.{count}.yaml", old)
         write_text(path, text)
 
