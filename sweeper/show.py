@@ -90,8 +90,11 @@ def find_run(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         return path
-    if path.name == name and (newest := newest_run(Path("runs"), name)).is_dir():
-        return newest
+    if path.name == name:
+        # A folder that was renamed is no run of a study of that name, and may be looked at.
+        for found in (newest_run(Path("runs"), name), Path("runs") / name):
+            if found.is_dir():
+                return found
     raise UserError(f"there is no folder {name}, nor a run of that name in {Path('runs')}")
 
 

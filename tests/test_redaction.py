@@ -1,6 +1,13 @@
 import pytest
 
-from sweeper.redaction import HIDDEN, is_secret_name, redact_mapping, redact_text
+from sweeper.redaction import (
+    HIDDEN,
+    is_secret_name,
+    redact_mapping,
+    redact_text,
+    redact_words,
+    redact_yaml,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +47,47 @@ def test_values_of_secret_names_are_hidden() -> None:
         "Authorization: Bearer s3cret",
         "http://user:s3cret@proxy:80",
         "token hf_s3cret",
+        "server_args=ServerArgs(model_path='x', api_key='s3cret', host='::')",
+        '{"api_key": "s3cret", "port": 1}',
+        "['python', '--api-key', 's3cret']",
+        "env HF_TOKEN=s3cret python",
     ],
 )
 def test_secrets_in_text_are_hidden(text: str) -> None:
     assert "s3cret" not in redact_text(text)
+    assert redact_text(redact_text(text)) == redact_text(text)
+    assert redact_text(redact_yaml(text)) == redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: custom_mask_buf does not fit tree_mask_mode",
+        "AttributeError: 'NoneType' object has no attribute 'hf_config'",
+        "ImportError: cannot import name 'hf_hub_download' from huggingface_hub",
+        "/mnt/disk_1/venv/bin/python",
+        "/models/hf_llama3/draft",
+        "#new-token: 16, #token: 7352, eos_token: </s>, max_new_token=5",
+        "api_key=None, admin_api_key=None, password: None",
+    ],
+)
+def test_words_that_only_look_like_secrets_stay_in_a_text(text: str) -> None:
+    assert redact_text(text) == text
+    assert redact_words([text]) == [text]
+
+
+def test_a_password_in_an_address_is_hidden_in_a_value() -> None:
+    assert redact_mapping({"HTTPS_PROXY": "http://me:s3cret@proxy:80", "a": 1}) == {
+        "HTTPS_PROXY": "http://me:***@proxy:80",
+        "a": 1,
+    }
+
+
+def test_the_word_after_a_secret_flag_is_hidden() -> None:
+    words = ["python", "--api-key", "s3cret", "--port", "1"]
+    assert redact_words(words) == ["python", "--api-key", HIDDEN, "--port", "1"]
+
+
+@pytest.mark.parametrize("text", ["a" * 10**6, "a=" * 10**5, "--a " * 10**5, "://a:" * 10**5])
+def test_a_line_of_a_megabyte_is_walked_once(text: str) -> None:
+    assert redact_text(text) == text

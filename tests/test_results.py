@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.config import parse_study
 from sweeper.records import Purpose, TrialRecord, TrialState
+from sweeper.report.run import load_run
 from sweeper.store import Store
 from sweeper.terminal.results import print_results, write_results
 from tests.build import make_launch, make_record
@@ -31,3 +32,12 @@ def test_a_command_is_named_only_where_there_is_one(
         assert command.exists() == (state is TrialState.COMPLETE)
         assert (f"launch command: {command}" in said) == command.exists()
         assert (store.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["demo", "h200-one"])
+def test_the_command_of_an_example_is_what_its_rows_say(name: str) -> None:
+    folder = Path(__file__).parents[1] / "examples" / name
+    verdict = load_run(folder).verdict
+    comments = [f"# {line}" for line in (verdict.sentence, *verdict.notes)]
+    text = "\n".join(["#!/bin/sh", *comments, verdict.command, ""])
+    assert (folder / "best.sh").read_text(encoding="utf-8") == text

@@ -1,9 +1,13 @@
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -13,11 +17,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from sweeper.config import parse_study
 from sweeper.errors import StudyLocked, UserError
 from sweeper.records import Measurement, RequestTiming, TrialState
 from sweeper.store import Store, newest_run, next_run
 from sweeper.store.schema import MEASUREMENTS, REQUESTS, SCHEMAS
 from tests.build import make_launch, make_record
+from tests.report.build import SPACE
 
 
 @pytest.fixture
@@ -114,6 +120,45 @@ def test_secrets_are_not_stored_and_the_identity_of_the_launch_stays(store: Stor
     assert record.trial.launch.key == launch.key
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("/mnt/disk_1/venv/bin/python", "-m", "sglang.launch_server"),
+        ("python", "-m", "sglang.launch_server", "--api-key", "s3cret"),
+        ("python", "-m", "sglang.launch_server", "--api-key=s3cret"),
+        ("docker", "run", "-e", "HF_TOKEN=hf_s3cret0s3cret0s3cret0", "image"),
+    ],
+)
+def test_a_stored_command_is_that_of_the_same_setting_and_holds_no_secret(
+    store: Store, command: tuple[str, ...]
+) -> None:
+    launch = make_launch(command=command, env={"HTTPS_PROXY": "http://me:s3cret@proxy:80"})
+    store.write(make_record(0, launch=launch))
+    (record,) = store.records()
+    assert record.trial.launch.key == launch.key
+    assert "s3cret" not in str(record)
+    assert record.trial.launch.command[0] == command[0]
+
+
+def test_the_copy_of_the_space_file_holds_no_secret_and_means_the_same_launches(
+    store: Store,
+) -> None:
+    command = "[python, -m, sglang.launch_server, --admin-api-key, s3cret, -e, HF_TOKEN=s3cret]"
+    text = SPACE.replace("kind: simulated", f"kind: sglang, command: {command}").replace(
+        "tp-size: 2", "tp-size: 2, api-key: s3cret"
+    )
+    text += 'known:\n  - {steps: 2}\n# my own "api_key": "s3cret"\n'
+    text = text.replace("baseline: {", "baseline: {env: {HF_TOKEN: s3cret, PASSWORD: 's3cret'}, ")
+    store.keep_study(text)
+    store.keep_study(text)
+    assert [p.name for p in store.folder.glob("study*")] == ["study.yaml"]
+    kept = store.study_text()
+    assert "s3cret" not in kept
+    asked, found = parse_study(text, "a.yaml"), parse_study(kept, "b.yaml")
+    assert found.baseline_launch().key == asked.baseline_launch().key
+    assert found.launch(found.known[0]).key == asked.launch(asked.known[0]).key
+
+
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(UserError, match="cannot write to"):
@@ -139,6 +184,25 @@ def test_a_second_driver_is_refused_until_the_first_lets_go(store: Store) -> Non
     store.unlock()
     second.lock()
     second.unlock()
+
+
+def file_system_without_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_file_system_that_cannot_lock_is_not_taken_for_another_driver(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", file_system_without_locks)
+    with pytest.raises(UserError, match=r"cannot lock .* No locks available") as caught:
+        store.lock()
+    assert not isinstance(caught.value, StudyLocked)
+
+
+def test_a_lock_that_cannot_be_opened_is_one_message(store: Store) -> None:
+    (store.folder / ".lock").mkdir()
+    with pytest.raises(UserError, match="cannot lock"):
+        store.lock()
 
 
 def test_the_lock_of_a_killed_driver_is_free(store: Store) -> None:
@@ -168,6 +232,55 @@ def test_an_earlier_space_file_is_kept_beside_the_new_one(store: Store) -> None:
     assert store.study_text() == "two"
     assert (store.folder / "study.1.yaml").read_text() == "one"
     assert not (store.folder / "study.2.yaml").exists()
+
+
+class StoreReadWhileATrialEnds(Store):
+    """Another process writes a trial after each table that is read."""
+
+    number = 0
+
+    def _rows(self, table: str) -> Iterable[dict[str, Any]]:
+        found = list(super()._rows(table))
+        self.number += 1
+        Store(self.folder).write(make_record(self.number))
+        return found
+
+
+def test_a_trial_that_ends_while_rows_are_read_is_whole_or_not_there(store: Store) -> None:
+    store.write(make_record(0))
+    reader = StoreReadWhileATrialEnds(store.folder)
+    records = reader.records(requests=True)
+    assert reader.number == 3
+    assert reader.problems == []
+    assert [(len(r.measurements), len(r.requests)) for r in records] == [(1, 5)]
+
+
+def test_a_study_whose_name_is_another_s_with_a_number_keeps_its_own_folders(
+    tmp_path: Path,
+) -> None:
+    def start(study: str, folder: Path) -> str:
+        store = Store(folder)
+        store.create()
+        store.keep_study(f"# a comment\nstudy: {study}\nengine: {{}}\n")
+        return folder.name
+
+    assert start("qwen2.5", newest_run(tmp_path, "qwen2.5")) == "qwen2.5"
+    assert start("qwen2", newest_run(tmp_path, "qwen2")) == "qwen2"
+    assert start("qwen2", newest_run(tmp_path, "qwen2")) == "qwen2"
+    assert start("qwen2", next_run(tmp_path, "qwen2")) == "qwen2.6"
+    assert start("'qwen2.6'", newest_run(tmp_path, "qwen2.6")) == "qwen2.6.2"
+    assert start("'qwen2.6'", newest_run(tmp_path, "qwen2.6")) == "qwen2.6.2"
+    assert newest_run(tmp_path, "qwen2") == tmp_path / "qwen2.6"
+    assert newest_run(tmp_path, "qwen2.5") == tmp_path / "qwen2.5"
+
+
+def test_no_earlier_space_file_is_overwritten_where_one_was_removed(store: Store) -> None:
+    for text in ("one", "two", "three"):
+        store.keep_study(text)
+    (store.folder / "study.1.yaml").unlink()
+    store.keep_study("four")
+    assert (store.folder / "study.2.yaml").read_text() == "two"
+    assert (store.folder / "study.3.yaml").read_text() == "three"
 
 
 def test_a_fresh_run_stands_beside_the_old_and_is_the_newest(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sweeper.records import HostFacts, TrialRecord
 from sweeper.report import write_report
 from sweeper.store import Store
 from sweeper.study import Budget, Study
+from sweeper.terminal.results import write_results
 from tests.report import build
 
 STUDY = build.small_study()
@@ -110,6 +111,30 @@ def test_each_kind_has_a_page(tmp_path: Path) -> None:
     assert "small on H200" in first
     assert "small on A100" in second
     assert not list((tmp_path / "small").glob("report-h200*"))
+
+
+def test_no_answer_of_an_earlier_order_of_kinds_stays_behind(tmp_path: Path) -> None:
+    """A kind that overtakes another has its answer in the first file, and only there."""
+    folder = tmp_path / "small"
+
+    def write_all(records: list[TrialRecord]) -> None:
+        for record in records:
+            store.write(record)
+        found = store.records()
+        by_kind = {k: (STUDY, on_hardware(found, k), "it ended") for k in kinds(found)}
+        write_results(store, by_kind)
+
+    with Store(folder) as store:
+        store.create()
+        store.keep_study(STUDY.text)
+        few = [r for r in two_kinds() if r.trial.number in (4, 5)]
+        write_all(few + [r for r in two_kinds() if r.trial.number == 0])
+        assert {p.name for p in folder.glob("best*.sh")} == {"best.sh", "best-h200.sh"}
+        assert (folder / "report-h200.html").exists()
+        write_all([r for r in two_kinds() if r.trial.number in (1, 2, 3)])
+    assert {p.name for p in folder.glob("best*.sh")} == {"best.sh", "best-a100.sh"}
+    assert {p.name for p in folder.glob("*.html")} == {"report.html", "report-a100.html"}
+    assert (folder / "best.sh").read_text().splitlines()[1] == "# On H200:"
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,13 @@ def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -
 
 
 def test_secrets_in_the_command_are_hidden() -> None:
-    launch = make_launch(flags={"api-key": "s3cret"}, env={"HF_TOKEN": "s3cret"})
+    launch = make_launch(
+        command=("/mnt/disk_1/bin/python", "--admin-api-key", "s3cret"),
+        flags={"api-key": "s3cret"},
+        env={"HF_TOKEN": "s3cret"},
+    )
     assert "s3cret" not in shell_command(launch)
+    assert "/mnt/disk_1/bin/python" in shell_command(launch)
 
 
 def confirmed(number: int, tok_s: float, of: TrialRecord, *repeats_tok_s: float) -> TrialRecord:

@@ -15,12 +15,12 @@ from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
 from sweeper.objective import Standing, baseline, best, standings, trend
 from sweeper.records import Launch, TrialRecord
-from sweeper.redaction import HIDDEN, is_secret_name, redact_text
+from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
 from sweeper.statistics.trend import LAUNCH_NOISE, Trend
 from sweeper.study import Study
-from sweeper.wording import measure
+from sweeper.wording import measure, plain_number
 
 #: Objectives whose chance one launch shows, in its passes or in the speeds of its requests.
 _SHOWN_BY_ONE = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user"})
@@ -161,7 +161,7 @@ def _sentence(
     objective = study.objectives[0]
     unit = measure(objective.metric)
     if winner is None:
-        level = f"{base.values[0]:.1f} {unit}" if base else ""
+        level = f"{plain_number(base.values[0])} {unit}" if base else ""
         others = [s for s in found if not s.is_baseline]
         if others:
             reasons = ", ".join(dict.fromkeys(reason for s in others for reason in s.broken))
@@ -172,15 +172,13 @@ def _sentence(
         )
     setting = point_text(winner.records[0].trial.point)
     if base is None:
-        return f"{mark}best is {setting} at {winner.values[0]:.1f} {unit}; no baseline to compare with"
+        level = plain_number(winner.values[0])
+        return f"{mark}best is {setting} at {level} {unit}; no baseline to compare with"
+    levels = " against ".join(plain_number(s.values[0]) for s in (winner, base)) + f" {unit}"
     if change is None:  # a number that is 0 has no ratio
-        level = f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}"
-        return f"{mark}best is {setting}: {level}, which gives no ratio"
+        return f"{mark}best is {setting}: {levels}, which gives no ratio"
     low, mid, high = ((x - 1) * 100 for x in (change.low, change.mid, change.high))
-    figures = (
-        f"{winner.values[0]:.1f} against {base.values[0]:.1f} {unit}, "
-        f"{mid:+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
-    )
+    figures = f"{levels}, {mid:+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
     if better:
         return f"{mark}{setting} beats the baseline: {figures}"
     if base.broken:
@@ -197,7 +195,7 @@ def _sentence(
 def shell_command(launch: Launch) -> str:
     """Return the whole launch command with its environment, for a shell; secrets hidden."""
     lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
-    lines.append(" ".join(shlex.quote(redact_text(word)) for word in launch.command))
+    lines.append(" ".join(shlex.quote(word) for word in redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
         if value is False:

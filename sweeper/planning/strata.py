@@ -92,5 +92,14 @@ def beside(name: str, kind: str, all_kinds: Sequence[str]) -> str:
     """
     if not all_kinds or kind in ("", all_kinds[0]):
         return name
+    return _named(name, kind)
+
+
+def outdated(name: str, all_kinds: Sequence[str]) -> str | None:
+    """Return the name that the first kind's file had while another kind was the first."""
+    return _named(name, all_kinds[0]) if all_kinds and all_kinds[0] else None
+
+
+def _named(name: str, kind: str) -> str:
     stem, dot, suffix = name.rpartition(".")
     return f"{stem}-{re.sub(r'[^a-z0-9]+', '-', kind.lower()).strip('-')}{dot}{suffix}"

@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from sweeper.report.effects import HeatInfo, HeatMap, ImportanceInfo, MarginalInfo, PairedInfo
 from sweeper.report.provenance import CompareInfo
-from sweeper.report.text import HOVER_LIMIT, hover, label, number, percent, setting_lines
+from sweeper.report.text import hover, label, labels, number, percent, setting_lines
 from sweeper.report.theme import (
     BASELINE,
     BLUE,
@@ -80,7 +80,8 @@ def draw_paired(info: PairedInfo) -> go.Figure:
     )
     if not info.choices:
         return nothing(figure, "no two settings differ in this alone yet")
-    names = [f"{label(str(c))} ({len(p)})" for c, p in zip(info.choices, info.pairs, strict=True)]
+    choices = labels([str(c) for c in info.choices])
+    names = [f"{c} ({len(p)})" for c, p in zip(choices, info.pairs, strict=True)]
     pairs = [(n, p) for n, found in zip(names, info.pairs, strict=True) for p in found]
     pairs = [pairs[i] for i in thinned(len(pairs))]
     figure.add_scatter(
@@ -118,7 +119,7 @@ def draw_marginal(info: MarginalInfo) -> go.Figure:
     figure = new_figure(f"{title} by {label(info.parameter)}", y=title, height=290)
     if not info.choices:
         return nothing(figure, "nothing was measured yet")
-    names = [label(str(c), 24) for c in info.choices]
+    names = labels([str(c) for c in info.choices], 24)
     points = [(n, v) for n, found in zip(names, info.values, strict=True) for v in found]
     points = [points[i] for i in thinned(len(points))]
     figure.add_scatter(
@@ -183,7 +184,7 @@ def draw_failures(info: FailureInfo) -> go.Figure:
         text=[str(len(c.trials)) for c in info.classes],
         textposition="outside",
         cliponaxis=False,
-        hovertext=[hover(f"{c.fault}'s fault", label(c.line, HOVER_LIMIT)) for c in info.classes],
+        hovertext=[hover(f"{c.fault}'s fault", c.line) for c in info.classes],
         hoverinfo="text",
     )
     figure.update_yaxes(autorange="reversed", type="category")

@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Sequence
+from html import unescape
 
 import plotly.graph_objects as go
 
 from sweeper.report.prompts import Acceptance, GainInfo, PositionInfo, PromptInfo
-from sweeper.report.text import hover, label, legend, number, percent, setting_lines
+from sweeper.report.text import hover, label, labels, legend, number, percent, setting_lines
 from sweeper.report.theme import (
     BASELINE,
     GREY,
@@ -33,7 +34,7 @@ def draw_prompts(info: PromptInfo) -> go.Figure:
     )
     if not info.settings:
         return nothing(figure, "no request ended well yet")
-    names = [label(p, 24) for p, _ in info.prompts[:PROMPTS]]
+    names = labels([p for p, _ in info.prompts[:PROMPTS]], 24)
     for index, row in enumerate(info.settings):
         points = [
             (n, statistics.median(s), max(s), min(s))
@@ -58,7 +59,7 @@ def draw_prompts(info: PromptInfo) -> go.Figure:
             },
             hovertext=[
                 hover(
-                    f"{n}: {number(m)} ({number(low)} to {number(high)})",
+                    f"{unescape(n)}: {number(m)} ({number(low)} to {number(high)})",
                     *setting_lines(row.setting),
                 )
                 for n, m, high, low in points
@@ -76,7 +77,8 @@ def draw_prompts(info: PromptInfo) -> go.Figure:
 
 def draw_gain(info: GainInfo) -> go.Figure:
     """Draw the gain over the baseline prompt by prompt, and over all with its interval."""
-    names = [f"{label(p, 24)} ({label(k, 16)})" for p, k in info.prompts]
+    prompts = labels([p for p, _ in info.prompts], 24)
+    names = [f"{p} ({label(k, 16)})" for p, (_, k) in zip(prompts, info.prompts, strict=True)]
     figure = new_figure(
         "Gain over the baseline, prompt by prompt",
         x="gain, %",
@@ -92,7 +94,7 @@ def draw_gain(info: GainInfo) -> go.Figure:
         mode="markers",
         name="one prompt",
         marker={"color": SKY, "symbol": "circle", "size": 10},
-        hovertext=[hover(f"{names[i]}: {percent(info.ratios[i])}") for i in kept],
+        hovertext=[hover(f"{unescape(names[i])}: {percent(info.ratios[i])}") for i in kept],
         hoverinfo="text",
     )
     figure.add_vline(x=0, line={"color": GREY, "dash": "dash", "width": 1})

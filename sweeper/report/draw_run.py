@@ -10,6 +10,7 @@ from sweeper.report.text import hover, label, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
     BLUES,
+    DASHES,
     GREEN,
     GREY,
     ORANGE,
@@ -168,21 +169,25 @@ def draw_drift(info: DriftInfo) -> go.Figure:
     figure = new_figure(f"baseline over the sweep, {title}", x="engine hours", y=title, height=320)
     if not info.values:
         return nothing(figure, "the baseline was not measured")
-    figure.add_scatter(
-        x=info.hours,
-        y=info.values,
-        mode="markers+lines" if len(info.values) > 1 else "markers",
-        name="baseline",
-        marker=BASELINE,
-        line={"color": ORANGE, "width": 1},
-        hovertext=[
-            hover(f"trial {n}: {number(v)}")
-            for n, v in zip(info.numbers, info.values, strict=True)
-        ],
-        hoverinfo="text",
-    )
+    slots = list(dict.fromkeys(info.slots))
+    for index, slot in enumerate(slots):
+        here = [i for i, s in enumerate(info.slots) if s == slot]
+        figure.add_scatter(
+            x=[info.hours[i] for i in here],
+            y=[info.values[i] for i in here],
+            mode="markers+lines" if len(here) > 1 else "markers",
+            name=f"baseline, {label(slot)}" if len(slots) > 1 else "baseline",
+            marker=BASELINE,
+            line={"color": ORANGE, "width": 1, "dash": DASHES[index % len(DASHES)]},
+            hovertext=[
+                hover(f"trial {info.numbers[i]}: {number(info.values[i])}", slot) for i in here
+            ],
+            hoverinfo="text",
+        )
     if info.trend is not None and info.trend.p_value < 0.05:
-        ends = [info.hours[0], info.hours[-1]]
+        most = max(slots, key=info.slots.count)
+        there = [h for h, s in zip(info.hours, info.slots, strict=True) if s == most]
+        ends = [there[0], there[-1]]
         figure.add_scatter(
             x=ends,
             y=[info.trend.level * info.trend.factor(h * 3600) for h in ends],

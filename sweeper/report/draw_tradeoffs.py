@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from sweeper.report.text import hover, label, number, setting_lines
+from sweeper.report.text import hover, labels, number, setting_lines
 from sweeper.report.theme import (
     BASELINE,
     GREEN,
@@ -103,6 +103,8 @@ def draw_accept(info: AcceptInfo) -> go.Figure:
         levels.append((info.reference, ORANGE, "dash"))
     for speed, colour, dash in levels:
         end = min(right, 0.97 * top * speed / 1000)
+        if end <= 0.9:
+            continue  # so slow that it leaves the figure above before it enters from the left
         figure.add_scatter(
             x=[0.9, end],
             y=[900 / speed, 1000 * end / speed],
@@ -153,7 +155,7 @@ def draw_what_if(info: WhatIfInfo) -> go.Figure:
     )
     if not info.settings:
         return nothing(figure, "no setting tells its step time yet")
-    names = [label(s, 60) for s in info.settings]
+    names = labels(info.settings, 60)
     for name, index, values in (
         ("measured", 0, info.measured_tok_s),
         ("supposed", 1, info.supposed_tok_s),

@@ -182,14 +182,16 @@ class DriftInfo:
     Attributes:
         objective: What is shown.
         numbers: Trial numbers.
-        hours: Engine hours that the sweep had taken when each began.
+        slots: Host and slot that each ran on.
+        hours: Engine hours that the slot had taken when each began.
         values: The objective.
-        trend: Its trend over engine time; None of fewer than three.
+        trend: Its trend over engine time on the slot with the most; None of fewer than three.
         simulated: Whether any point is simulated.
     """
 
     objective: Objective
     numbers: tuple[int, ...]
+    slots: tuple[str, ...]
     hours: tuple[float, ...]
     values: tuple[float, ...]
     trend: Drift | None
@@ -200,21 +202,27 @@ def drift_info(study: Study, records: Sequence[TrialRecord]) -> DriftInfo:
     """Return the baseline's first objective over the sweep."""
     objective = study.objectives[0]
     keys = baseline_keys(records)
-    found: list[tuple[int, float, float]] = []
+    found: list[tuple[int, str, float, float]] = []
     simulated = False
-    hours = 0.0
+    # Slots work side by side, so that each has hours of its own.
+    hours: dict[str, float] = {}
     for record in _ordered(records):
+        slot = f"{record.host.host}/{record.host.slot}" if record.host else ""
         value = objective.value(record) if record.state is TrialState.COMPLETE else None
         if record.trial.launch.key in keys and value is not None:
-            found.append((record.trial.number, hours, value))
+            found.append((record.trial.number, slot, hours.get(slot, 0.0), value))
             simulated |= is_simulated(record)
-        hours += phases_s(record) / 3600
+        hours[slot] = hours.get(slot, 0.0) + phases_s(record) / 3600
+    slots = tuple(s for _, s, _, _ in found)
+    most = max(slots, key=slots.count, default="")
+    here = [(h, v) for _, s, h, v in found if s == most]
     return DriftInfo(
         objective=objective,
-        numbers=tuple(n for n, _, _ in found),
-        hours=tuple(h for _, h, _ in found),
-        values=tuple(v for _, _, v in found),
-        trend=drift([v for _, _, v in found], [h * 3600 for _, h, _ in found]),
+        numbers=tuple(n for n, _, _, _ in found),
+        slots=slots,
+        hours=tuple(h for _, _, h, _ in found),
+        values=tuple(v for _, _, _, v in found),
+        trend=drift([v for _, v in here], [h * 3600 for h, _ in here]),
         simulated=simulated,
     )
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.config import parse_study
@@ -34,6 +34,7 @@ class Run:
         plan: What could be launched; None where the space cannot be listed.
         importances: Share of the variation by parameter; empty where too little was measured.
         problems: What could not be read, a line each.
+        unread: The same of requests, filled by `requests` when they are asked for.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Run:
     plan: Plan | None
     importances: Mapping[str, float]
     problems: tuple[str, ...]
+    unread: list[str] = field(default_factory=list)
 
     @property
     def simulated(self) -> bool:
@@ -72,17 +74,19 @@ def load_strata(folder: Path) -> dict[str, Run]:
     name, study = folder.resolve().name, parse_study(text, str(folder / "study.yaml"))
     requests = functools.lru_cache(maxsize=None)(store.requests_of)
     found = kinds(records) or [""]
-    return {
+    problems, store.problems = store.problems, []
+    runs = {
         kind: make_run(
             name if len(found) == 1 else f"{name} on {kind}",
             study,
             records,
             requests,
-            problems=store.problems,
+            problems=problems,
             hardware=kind or None,
         )
         for kind in found
     }
+    return {kind: replace(run, unread=store.problems) for kind, run in runs.items()}
 
 
 def make_run(

@@ -267,5 +267,5 @@ def _trouble(run: Run) -> Section:
     if run.plan is not None:
         learned = rules(run.records, run.study)
         html += tables.refused_table(refused_info(run.plan, run.records, learned))
-    html += tables.problem_list(run.problems)
+    html += tables.problem_list((*run.problems, *run.unread))
     return Section(id="trouble", title="Failed, refused and rewritten", charts=charts, html=html)

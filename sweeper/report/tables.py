@@ -1,9 +1,10 @@
 """Tables of the page, as HTML; every word from outside passes `html_text`."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from sweeper.objective import Standing, pareto_front, standings
+from sweeper.objective import Objective, Standing, pareto_front, standings
+from sweeper.redaction import redact_yaml
 from sweeper.report.provenance import CompareInfo, provenance_info
 from sweeper.report.run import Run
 from sweeper.report.settings import axis_title
@@ -82,6 +83,11 @@ def settings_table(run: Run) -> str:
     everything = standings(run.records, study.objectives, study.slos)
     front = {s.key for s in pareto_front(everything, study.objectives)}
     common = shared([s.records[0].trial.point for s in _settings(chosen)])
+    # As the figures have them: one launch may be far from its setting's median.
+    others = [
+        (_medians(run, Objective(metric=metric, workload=objective.workload)), digits)
+        for metric, digits in (("accept_length", 2), ("step_time_ms", 2), ("ttft_p99_ms", 0))
+    ]
     rows = []
     for standing in chosen:
         values = full.get(standing.key, standing.values)
@@ -90,7 +96,6 @@ def settings_table(run: Run) -> str:
         if base is not None and min(base.values[0], standing.values[0]) > 0:
             ratio = standing.values[0] / base.values[0]
             ratio = ratio if objective.maximize else 1 / ratio
-        last = standing.records[-1].measurement(objective.workload)
         own = {k: v for k, v in standing.records[0].trial.point.items() if k not in common}
         name = "baseline" if standing.is_baseline else point_text(own)
         notes = [f"breaks {user(', '.join(standing.broken))}"] if standing.broken else []
@@ -106,22 +111,24 @@ def settings_table(run: Run) -> str:
                 user(name) + (f"<br><small>{note}</small>" if note else ""),
                 *(number(v) for v in padded),
                 "" if standing.is_baseline else percent(ratio),
-                number(last.accept_length, 2) if last else "n/a",
-                number(last.step_time_ms, 2) if last else "n/a",
-                number(last.ttft_p99_ms, 0) if last else "n/a",
+                *(number(o.get(standing.key), digits) for o, digits in others),
                 str(len(standing.records)),
                 _numbers([r.trial.number for r in standing.records]),
             ]
         )
     found = table(
         f"The {len(_settings(chosen))} best settings by {html_text(axis_title(objective))}; "
-        "medians over launches",
+        "medians over launches, over those that confirm a setting where there are some",
         head,
         rows,
         numeric=frozenset(range(1, len(head) - 1)),
     )
     words = f"<p>All of these settings have {user(point_text(common))}.</p>" if common else ""
     return found + words
+
+
+def _medians(run: Run, objective: Objective) -> Mapping[str, float]:
+    return {s.key: s.values[0] for s in standings(run.records, (objective,))}
 
 
 def _settings(chosen: Sequence[Standing]) -> list[Standing]:
@@ -225,7 +232,7 @@ def provenance_table(run: Run) -> str:
     ]
     source = (
         "<details><summary>The space file</summary>"
-        f'<pre tabindex="0">{html_text_lines(run.study.text)}</pre></details>'
+        f'<pre tabindex="0">{html_text_lines(redact_yaml(run.study.text))}</pre></details>'
     )
     return table("Where the numbers come from", ["what", "value"], rows) + source
 

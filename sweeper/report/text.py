@@ -5,8 +5,9 @@ HTML, `label` for Plotly, which reads a few tags and entities in every label and
 """
 
 import html
+from collections.abc import Sequence
 
-from sweeper.wording import ELLIPSIS, shorten, visible
+from sweeper.wording import ELLIPSIS, plain_number, shorten, visible
 
 #: A record's words in a figure's hover; longer ones are cut in the middle.
 HOVER_LIMIT = 60
@@ -23,14 +24,44 @@ def label(text: str, limit: int = LABEL_LIMIT) -> str:
     return html.escape(shorten(visible(text), limit), quote=False)
 
 
+def labels(texts: Sequence[str], limit: int = LABEL_LIMIT) -> list[str]:
+    """Return a label for each text, unlike ones for unlike texts.
+
+    Plotly takes categories of one name for one. Texts that are cut to the same label show the
+    place where they part instead.
+    """
+    alike: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        alike.setdefault(label(text, limit), []).append(text)
+    found: dict[str, str] = {}
+    for short, group in sorted(alike.items(), key=lambda item: len(item[1])):
+        if len(group) == 1:
+            found[group[0]] = short
+            continue
+        whole = [visible(text) for text in group]
+        ends = min(map(len, whole))
+        part = next((i for i in range(ends) if len({w[i] for w in whole}) > 1), ends)
+        begin = max(part - limit // 3, 0)
+        for index, text in enumerate(group, start=1):
+            tail = (ELLIPSIS if begin else "") + visible(text)[begin:]
+            cut = tail if len(tail) <= limit else tail[: limit - 1] + ELLIPSIS
+            name = html.escape(cut, quote=False)
+            found[text] = f"{index}: {name}" if name in found.values() else name
+    return [found[text] for text in texts]
+
+
 def hover(*lines: str) -> str:
     """Return lines for a hover box of Plotly, each cut to a width that fits a phone."""
     return "<br>".join(label(line, HOVER_LIMIT) for line in lines if line)
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    """Return a number for people; "n/a" where there is none."""
-    return "n/a" if value is None else f"{value:,.{digits}f}"
+def number(value: float | None, digits: int | None = None) -> str:
+    """Return a number for people, as the terminal has it; "n/a" where there is none."""
+    if value is None:
+        return "n/a"
+    if digits is None and abs(value) < 10:
+        return plain_number(value)
+    return f"{value:,.{1 if digits is None else digits}f}"
 
 
 def percent(ratio: float | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from sweeper.errors import UserError
-from sweeper.planning.strata import beside
+from sweeper.planning.strata import beside, outdated
 from sweeper.report.page import PLOTLY_FILE, render
 from sweeper.report.run import Run, load_run, load_strata
 from sweeper.store import write_text
@@ -23,6 +23,8 @@ def write_strata(folder: Path, *, plotly: str) -> Path:
     runs = load_strata(folder)
     for kind, run in runs.items():
         _write([run], folder / beside("report.html", kind, list(runs)), plotly)
+    if (old := outdated("report.html", list(runs))) is not None:
+        (folder / old).unlink(missing_ok=True)
     return folder / "report.html"
 
 

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from sweeper.errors import StudyLocked, UserError
 from sweeper.records import RequestTiming, TrialRecord
+from sweeper.redaction import redact_yaml
+from sweeper.store.folders import newest_run, next_run
 from sweeper.store.schema import (
     SCHEMAS,
     VERSION,
@@ -69,13 +71,22 @@ class Store:
 
         Raises:
             StudyLocked: A living driver holds it.
+            UserError: The file system cannot lock, or the file is another person's.
         """
         path = self.folder / ".lock"
         # The file is kept open as long as the lock is held.
-        handle = path.open("a+", encoding="utf-8")
+        try:
+            handle = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot lock {path}: {error.strerror}") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                handle.close()
+                raise UserError(
+                    f"cannot lock {path}: {error.strerror}; a shared file system needs its locks"
+                ) from None
             handle.seek(0)
             owner = handle.read().strip()
             handle.close()
@@ -159,10 +170,12 @@ class Store:
         `problems`.
         """
         self.problems = []
+        # What is written last is read first: a trial that ends meanwhile has all of its parts.
+        finished = list(self._rows("trials"))
         measured = _by_number(self._rows("measurements"))
         sent = _by_number(self._rows("requests")) if requests else {}
         found: dict[int, TrialRecord] = {}
-        for row in self._rows("trials"):
+        for row in finished:
             number = row["number"]
             try:
                 record = record_of(
@@ -228,13 +241,17 @@ class Store:
             raise UserError(f"{self.folder} holds no study: {error.strerror}") from None
 
     def keep_study(self, text: str) -> None:
-        """Keep a copy of the space file; an older, different one stays as study.<n>.yaml."""
-        path = self.folder / "study.yaml"
+        """Keep a copy of the space file; an older, different one stays as study.<n>.yaml.
+
+        Secrets are hidden in it: it is read for looking back, never to launch from.
+        """
+        text, path = redact_yaml(text), self.folder / "study.yaml"
         if path.exists():
             old = path.read_text(encoding="utf-8")
             if old == text:
                 return
-            count = len(list(self.folder.glob("study.*.yaml"))) + 1
+            numbers = (p.name.split(".")[1] for p in self.folder.glob("study.*.yaml"))
+            count = max((int(n) for n in numbers if n.isdecimal()), default=0) + 1
             write_text(self.folder / f"study.{count}.yaml", old)
         write_text(path, text)
 
@@ -264,23 +281,3 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
         os.fsync(handle.fileno())
     partial.chmod(mode)
     partial.rename(path)
-
-
-def newest_run(runs: Path, study: str) -> Path:
-    """Return the study's newest folder: `<study>.<n>` with the largest n, else `<study>`."""
-    return _numbered(runs, study)[-1][1]
-
-
-def next_run(runs: Path, study: str) -> Path:
-    """Return a folder beside the old ones, for a fresh start."""
-    number, newest = _numbered(runs, study)[-1]
-    return runs / f"{study}.{number + 1}" if newest.exists() else newest
-
-
-def _numbered(runs: Path, study: str) -> list[tuple[int, Path]]:
-    found = [(1, runs / study)]
-    for path in runs.glob(f"{study}.*"):
-        tail = path.name.removeprefix(f"{study}.")
-        if tail.isdigit():
-            found.append((int(tail), path))
-    return sorted(found)

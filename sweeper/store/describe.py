@@ -28,7 +28,7 @@ _OWN = {
     "sweeper_version": "Version of Sweeper that wrote the row.",
     "state": "How it ended: complete, pruned, infeasible or failed.",
     "point": "JSON: parameter -> value or label; empty for the baseline.",
-    "command": "JSON: the program and its first words.",
+    "command": "JSON: the program and its first words; secrets are hidden.",
     "flags": "JSON: flag without dashes -> value; secrets are hidden.",
     "env": "JSON: environment that belongs to the setting; secrets are hidden.",
     "server_version": "The engine's version; null if the server never answered.",
@@ -68,7 +68,8 @@ reader of Parquet reads a folder as one table:
 
 Missing is null, never 0. Times of requests are nanoseconds of engine time; all else is in the unit
 its name ends with. What has no fixed shape is JSON text in a column of its own. A column may be
-added with a new version; a reader gives null for a column that an older file lacks.
+added with a new version; a reader gives null for a column that an older file lacks. `study.yaml` is the
+space file with its secrets hidden.
 
 This page is written by `python -m sweeper.store.describe` from the code; a test says when it is
 stale.

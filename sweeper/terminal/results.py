@@ -6,7 +6,7 @@ Each kind of hardware has an answer of its own; the files of all but the first h
 from collections.abc import Mapping, Sequence
 
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.strata import beside, kinds
+from sweeper.planning.strata import beside, kinds, outdated
 from sweeper.records import TrialRecord
 from sweeper.report import write_report
 from sweeper.store import Store, write_text
@@ -32,6 +32,8 @@ def write_results(store: Store, results: Results) -> dict[str, tuple[Verdict, st
             if "***" in verdict.command:
                 lines.append("# Secrets are hidden as ***; put them in before use.")
             write_text(store.folder / name, "\n".join([*lines, verdict.command, ""]), mode=0o755)
+    if order and order[0] in results and (old := outdated("best.sh", order)) is not None:
+        (store.folder / old).unlink(missing_ok=True)
     write_report(store.folder)
     return found
 

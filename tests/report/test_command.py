@@ -55,6 +55,12 @@ def test_a_trial_file_cut_by_a_crash_is_named_on_the_page(folder: Path) -> None:
     assert "trials/000003.parquet is left out" in write_report(folder).read_text(encoding="utf-8")
 
 
+def test_requests_that_cannot_be_read_are_named_on_the_page(folder: Path) -> None:
+    (folder / "requests" / "000000.parquet").write_bytes(b"PAR1 cut")
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert text.count("requests/000000.parquet is left out") == 1
+
+
 def test_several_runs_make_one_page(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,11 +12,13 @@ from html.parser import HTMLParser
 import pytest
 
 from sweeper.objective import Objective
+from sweeper.records import Measurement, Purpose, TrialRecord
 from sweeper.report.page import PLOTLY_FILE, render
 from sweeper.report.run import Run
 from sweeper.report.sections import sections
 from sweeper.report.tables import settings_table
 from sweeper.report.theme import STAMP
+from sweeper.report.tradeoffs import pareto_info
 from tests.report import build
 from tests.report.runs import HOSTILE, RUNS, run_of
 
@@ -124,6 +126,13 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
+def test_a_secret_in_the_space_file_is_not_on_the_page() -> None:
+    study = build.small_study(build.SPACE.replace("tp-size: 2", "tp-size: 2, api-key: s3cret"))
+    text = render([run_of(study, [build.record(study, 0, tok_s=90.0)])] * 2, plotly="directory")
+    assert "api-key" in text
+    assert "s3cret" not in text
+
+
 def test_hostile_texts_are_shown_as_text() -> None:
     page = Page(render([RUNS["hostile"]()], plotly="directory"))
     assert "document.title='broken'" in page.text
@@ -183,6 +192,29 @@ def test_a_thousand_trials_still_fit_into_one_page() -> None:
     study = build.study()
     run = run_of(study, build.night(study, 1000))
     assert len(render([run]).encode()) < 6_000_000
+
+
+def test_the_table_has_the_medians_that_the_figures_show() -> None:
+    study = build.small_study()
+
+    def launched(number: int, purpose: Purpose, ttft: float, step: float) -> TrialRecord:
+        measured = Measurement(
+            workload="single", requests=5, output_tok_s=90.0, ttft_p99_ms=ttft,
+            accept_length=step / 10, step_time_ms=step,
+        )  # fmt: skip
+        return build.record(
+            study, number, build.point(2), purpose=purpose, measurements=[measured]
+        )
+
+    records = [launched(0, Purpose.SEARCH, 900.0, 29.0)]
+    for number, (ttft, step) in enumerate(((300.0, 21.0), (400.0, 23.0), (500.0, 25.0)), start=1):
+        records.append(launched(number, Purpose.CONFIRM, ttft, step))
+    run = run_of(study, records)
+    plane = [Objective(metric=m, workload="single") for m in ("output_tok_s", "ttft_p99_ms")]
+    (shown,) = pareto_info(study, records, plane[0], plane[1]).candidates
+    assert shown.y == 400.0
+    cells = re.findall(r'<td class="n">([^<]*)</td>', settings_table(run))
+    assert cells == ["90.0", "n/a", "2.30", "23.00", "400", "4"]
 
 
 def test_what_all_settings_share_is_said_once() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from sweeper.errors import FailureClass, Stage
 from sweeper.objective import Objective
-from sweeper.records import Measurement, TrialState
+from sweeper.records import HostFacts, Measurement, TrialState
+from sweeper.report.draw_run import draw_drift
 from sweeper.report.progress import (
     Band,
     DriftInfo,
@@ -141,11 +142,29 @@ def test_drift_counts_the_hours_of_all_trials_before() -> None:
     assert drift_info(STUDY, records) == DriftInfo(
         objective=SPEED,
         numbers=(0, 2),
+        slots=("", ""),
         hours=(0.0, 1.0),
         values=(90.0, 89.0),
         trend=None,
         simulated=True,
     )
+
+
+def test_slots_that_work_side_by_side_have_hours_and_a_line_each() -> None:
+    records = [
+        build.record(
+            STUDY, n, tok_s=100.0 - n // 2 - 5 * (n % 2), phases_s={"start": 3600.0},
+            host=HostFacts(host="node", slot=str(n % 2)),
+        )
+        for n in range(12)
+    ]  # fmt: skip
+    info = drift_info(STUDY, records)
+    assert info.hours == (0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0)
+    assert info.trend is not None
+    assert info.trend.share_per_hour == pytest.approx(-1 / 97.5)
+    lines = {trace.name: list(trace.y) for trace in draw_drift(info).data[:2]}
+    assert lines["baseline, node/0"] == [100.0, 99.0, 98.0, 97.0, 96.0, 95.0]
+    assert lines["baseline, node/1"] == [95.0, 94.0, 93.0, 92.0, 91.0, 90.0]
 
 
 def test_a_falling_baseline_shows_its_slope() -> None:

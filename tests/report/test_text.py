@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweeper.objective import Objective
 from sweeper.report.settings import axis_title
-from sweeper.report.text import html_text, label, number, percent, setting_lines
+from sweeper.report.text import html_text, label, labels, number, percent, setting_lines
 from sweeper.wording import amount, has_invisible, shorten, unit, visible
 
 ANY = st.text(st.characters(), max_size=400)
@@ -31,6 +31,13 @@ def test_a_label_holds_no_tag_is_short_and_can_be_written_as_utf8(text: str) -> 
     written.encode()
 
 
+@given(st.lists(st.text(st.sampled_from("ab<"), max_size=12), unique=True, max_size=20))
+def test_unlike_texts_have_unlike_labels(texts: list[str]) -> None:
+    found = labels(texts, 6)
+    assert len(set(found)) == len(texts)
+    assert not any("<" in written for written in found)
+
+
 @given(ANY)
 def test_visible_text_has_no_character_that_hides_or_turns_others(text: str) -> None:
     left = {c for c in visible(text) if unicodedata.category(c) in ("Cc", "Cf", "Cs")}
@@ -50,7 +57,10 @@ def test_a_long_path_keeps_its_end() -> None:
     assert shorten("short", 30) == "short"
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "n/a"), (0.0, "0.0"), (1234.56, "1,234.6")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "n/a"), (0.0, "0.0"), (1234.56, "1,234.6"), (2.34, "2.34"), (0.0123, "0.0123")],
+)
 def test_a_missing_number_is_not_zero(value: float | None, text: str) -> None:
     assert number(value) == text
 
