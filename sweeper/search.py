@@ -117,17 +117,28 @@ def _sweep(options: argparse.Namespace, study: Study, plan: Plan, gpus: Gpus) ->
                 display.say(f"{slot} is not used: {why}")
             strata = list(_strata(study, plan, store, executor, records, display.say))
             sweep = Sweep(study, store, executor, strata, display, interrupt)
-            sweep.run()
+            stopped = _run(sweep)
         finally:
             display.close()
             if executor is not None:
                 executor.close()
         results = {s.live.kind: (s.study, s.records, sweep.why_it_ended(s)) for s in strata}
         print_results(store, results, write_results(store, results))
+        if stopped is not None:
+            raise stopped
         if interrupt.count:
             print(f"to go on: python -m sweeper.search {options.space}")
             return interrupt.status
         return 0
+
+
+def _run(sweep: Sweep) -> StopSweep | None:
+    """Run a sweep; return why it cannot go on: what it measured before is a result all the same."""
+    try:
+        sweep.run()
+    except StopSweep as error:
+        return error
+    return None
 
 
 def _strata(

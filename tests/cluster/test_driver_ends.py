@@ -1,10 +1,12 @@
 """The command where something else decides over its life: `timeout`, and PID 1 of a container."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from sweeper.records import TrialState
 from sweeper.serving.supervisor import all_processes
+from tests.cluster.running import running_sweep
 from tests.cluster.stages import Family, wait_for
 from tests.sweeping import space_text, store_of
 
@@ -86,3 +89,23 @@ def test_a_sweep_as_the_first_process_of_a_container_ends_with_its_servers(
         assert "to go on: python -m sweeper.search" in out
     assert "Traceback" not in out
     check_goes_on(tmp_path, family)
+
+
+@pytest.mark.timeout(400)
+def test_a_sweep_that_loses_its_last_slot_leaves_the_results_that_it_has(tmp_path: Path) -> None:
+    study = f"slotless-{os.getpid()}"
+    with running_sweep(tmp_path, study, tokens=20) as sweep:
+        sweep.until(r"^\[3/60\b")
+        while sweep.process.poll() is None:
+            for pid in sweep.pids():
+                with contextlib.suppress(OSError):
+                    if b"ray::Slot" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+    told = "".join(sweep.lines)
+    assert sweep.process.returncode == 1
+    assert "stopped: no slot is left" in told
+    assert "launch command: " in told
+    folder = store_of(tmp_path, study).folder
+    assert "--model-path" in (folder / "best.sh").read_text()
+    assert (folder / "report.html").exists()
