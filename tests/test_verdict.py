@@ -260,7 +260,7 @@ def test_a_number_that_is_zero_has_no_ratio_but_a_baseline() -> None:
     ]
     verdict = judge(records, study)
     assert verdict.ratio is None
-    assert "0.0 against 3.0" in verdict.sentence
+    assert "0.0 against 3 " in verdict.sentence
 
 
 def test_tokens_a_second_by_gpu_are_judged_as_tokens_a_second() -> None:
