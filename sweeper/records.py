@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sweeper.errors import Failure
-from sweeper.redaction import redact_mapping
+from sweeper.redaction import redact_mapping, redact_words
 
 Scalar = str | int | float | bool
 #: A flag's value: True writes the bare flag, False leaves it out, a tuple writes several words.
@@ -90,7 +90,7 @@ class Launch:
     def _digest(self) -> str:
         identity = [
             self.engine,
-            list(self.command),
+            redact_words(self.command),
             self.model,
             self.gpus,
             sorted((k, v) for k, v in redact_mapping(self.flags).items() if v is not False),

@@ -105,13 +105,18 @@ def test_parts_without_a_trial_are_removed_and_their_number_is_used_again(store:
 
 
 def test_secrets_are_not_stored_and_the_identity_of_the_launch_stays(store: Store) -> None:
-    launch = make_launch(flags={"api-key": "s3cret"}, env={"HF_TOKEN": "s3cret"})
+    launch = make_launch(
+        flags={"api-key": "s3cret"},
+        env={"HF_TOKEN": "s3cret", "HTTPS_PROXY": "http://me:s3cret@proxy:80"},
+        command=("/mnt/disk_1/python", "-m", "server", "--api-key", "s3cret"),
+    )
     store.write(make_record(0, launch=launch))
     for path in store.folder.rglob("*.parquet"):
         assert b"s3cret" not in path.read_bytes()
         assert "s3cret" not in str(pq.read_table(path).to_pylist())
     (record,) = store.records()
     assert record.trial.launch.key == launch.key
+    assert record.trial.launch.command[0] == launch.command[0]
 
 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:

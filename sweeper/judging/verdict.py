@@ -15,7 +15,7 @@ from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
 from sweeper.objective import Standing, baseline, best, standings, trend
 from sweeper.records import Launch, TrialRecord
-from sweeper.redaction import HIDDEN, is_secret_name, redact_text
+from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
 from sweeper.statistics.trend import LAUNCH_NOISE, Trend
@@ -159,7 +159,7 @@ def _sentence(
 def shell_command(launch: Launch) -> str:
     """Return the whole launch command with its environment, for a shell; secrets hidden."""
     lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
-    lines.append(" ".join(shlex.quote(redact_text(word)) for word in launch.command))
+    lines.append(shlex.join(redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
         if value is False:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sweeper.objective import Objective, standings
 from sweeper.records import TrialRecord, TrialState
-from sweeper.redaction import redact_text
+from sweeper.redaction import redact_text, redact_words
 from sweeper.report.settings import is_simulated, setting_text
 from sweeper.report.trouble import flag_text
 from sweeper.study import Study
@@ -40,7 +40,7 @@ def provenance_info(study: Study, records: Sequence[TrialRecord]) -> ProvenanceI
     rows: list[tuple[str, Iterable[str]]] = [
         ("space file", [study.source]),
         ("engine", [launch.engine for launch in launches]),
-        ("program", [redact_text(" ".join(launch.command)) for launch in launches]),
+        ("program", [" ".join(redact_words(launch.command)) for launch in launches]),
         ("engine version", [s.version for s in servers]),
         ("simulated", ["yes" if is_simulated(r) else "no" for r in records]),
         ("engine seconds in a real second", [f"{s.time_scale:g}" for s in servers]),

@@ -26,7 +26,7 @@ from sweeper.records import (
     TrialRecord,
     TrialState,
 )
-from sweeper.redaction import redact_mapping, redact_text
+from sweeper.redaction import redact_mapping, redact_text, redact_words
 
 VERSION = 1
 
@@ -142,7 +142,7 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
         "retry_of": trial.retry_of,
         "point": _json(dict(trial.point)),
         "engine": launch.engine,
-        "command": _json([redact_text(word) for word in launch.command]),
+        "command": _json(redact_words(launch.command)),
         "model": launch.model,
         "gpus": launch.gpus,
         "flags": _json(redact_mapping(launch.flags)),
