@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from sweeper.config.build import Builder
 from sweeper.config.mistakes import first_mistake
 from sweeper.config.schema import SpaceFile
+from sweeper.config.secrets import without_secrets
 from sweeper.config.source import parse_yaml, plain
 from sweeper.errors import ConfigError, UserError
 from sweeper.space import suggest
@@ -82,4 +83,4 @@ def parse_study(text: str, source: str) -> Study:
         model = SpaceFile.model_validate(plain(tree))
     except ValidationError as error:
         raise first_mistake(error, tree, source) from None
-    return Builder(tree, source).study(model, text)
+    return Builder(tree, source).study(model, without_secrets(text))
