@@ -90,8 +90,11 @@ def find_run(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         return path
-    if path.name == name and (newest := newest_run(Path("runs"), name)).is_dir():
-        return newest
+    if path.name == name:
+        # A run that was renamed holds a study of another name.
+        for folder in (newest_run(Path("runs"), name), Path("runs", name)):
+            if folder.is_dir():
+                return folder
     raise UserError(f"there is no folder {name}, nor a run of that name in {Path('runs')}")
 
 

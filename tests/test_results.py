@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.errors import UserError
 from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.store import Store
 from sweeper.terminal.results import print_results, write_results
@@ -31,3 +32,14 @@ def test_a_command_is_named_only_where_there_is_one(
         assert command.exists() == (state is TrialState.COMPLETE)
         assert (f"launch command: {command}" in said) == command.exists()
         assert (store.folder / "report.html").exists()
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_message(tmp_path: Path) -> None:
+    study = parse_study(GOOD, "space.yaml").resolved(gpus_present=False)
+    record = make_record(0, purpose=Purpose.BASELINE, launch=make_launch(simulated=True))
+    with Store(tmp_path / "small") as store:
+        store.create()
+        store.write(record)
+        (store.folder / ".best.sh.partial").symlink_to("/dev/full")
+        with pytest.raises(UserError, match="No space left on device"):
+            write_results(store, {"simulated": (study, [record], "it ended")})

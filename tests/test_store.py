@@ -182,3 +182,58 @@ def test_a_fresh_run_stands_beside_the_old_and_is_the_newest(tmp_path: Path) -> 
     Store(tmp_path / "s.2").create()
     assert newest_run(tmp_path, "s") == tmp_path / "s.2"
     assert next_run(tmp_path, "s") == tmp_path / "s.3"
+
+
+def kept(folder: Path, study: str) -> Path:
+    with Store(folder) as store:
+        store.create()
+        store.keep_study(f"study: {study}\n")
+    return folder
+
+
+def test_a_study_whose_name_looks_like_another_s_run_keeps_its_folder(tmp_path: Path) -> None:
+    """Names such as llama3 and llama3.1 stand side by side."""
+    newer = kept(newest_run(tmp_path, "llama3.1"), "llama3.1")
+    older = kept(newest_run(tmp_path, "llama3"), "llama3")
+    assert (older.name, newer.name) == ("llama3", "llama3.1")
+    fresh = kept(next_run(tmp_path, "llama3"), "llama3")
+    assert fresh.name == "llama3.2"
+    assert newest_run(tmp_path, "llama3") == fresh
+    assert newest_run(tmp_path, "llama3.1") == newer
+    # A run of another study holds the very name.
+    third = kept(newest_run(tmp_path, "llama3.2"), "llama3.2")
+    assert third not in (older, newer, fresh)
+    assert newest_run(tmp_path, "llama3.2") == third
+    assert newest_run(tmp_path, "llama3") == fresh
+
+
+@pytest.mark.parametrize("place", ["trials", "requests/.000000.parquet.partial", ".lock"])
+def test_a_folder_that_refuses_is_one_message(store: Store, place: str) -> None:
+    path = store.folder / place
+    if place == "trials":
+        path.rmdir()
+        path.write_text("a file in the way")
+    else:
+        path.mkdir()
+
+    def begin() -> None:
+        store.create()
+        store.lock()
+        store.clean()
+
+    with pytest.raises(UserError, match="cannot write to"):
+        begin()
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_message(store: Store) -> None:
+    (store.folder / ".study.yaml.partial").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        store.keep_study("one")
+
+
+def test_a_copy_of_the_space_file_that_is_broken_is_one_message_and_is_kept(store: Store) -> None:
+    (store.folder / "study.yaml").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"study\.yaml is not UTF-8"):
+        store.study_text()
+    store.keep_study("one")
+    assert (store.folder / "study.1.yaml").read_bytes() == b"\xff"

@@ -19,7 +19,7 @@ from sweeper.errors import ConfigError, UserError
 from sweeper.space import suggest
 from sweeper.study import Study
 
-__all__ = ["find_space", "load_study", "parse_study", "shipped_spaces"]
+__all__ = ["find_space", "load_study", "name_of", "parse_study", "shipped_spaces"]
 
 MAX_BYTES = 1_000_000
 
@@ -84,3 +84,12 @@ def parse_study(text: str, source: str) -> Study:
     except ValidationError as error:
         raise first_mistake(error, tree, source) from None
     return Builder(tree, source).study(model, without_secrets(text))
+
+
+def name_of(text: str) -> str | None:
+    """Return the name of the study that a space file is of, valid or not; None if none is said."""
+    try:
+        found = parse_yaml(text, "").get("study")
+    except ConfigError:
+        return None
+    return found if isinstance(found, str) else None
