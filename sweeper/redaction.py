@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 HIDDEN = "***"
-#: In YAML a word must not begin with an asterisk.
-_HIDDEN_IN_YAML = "<***>"
 
 #: "token" counts only as the last word: HF_TOKEN is one, max-total-tokens and token-map are not.
 _SECRET_NAME = re.compile(
@@ -47,50 +45,52 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
+def is_secret_flag(word: str) -> bool:
+    """Tell whether the word after this one in a command line is a secret."""
+    return word.startswith("-") and is_secret_name(word.lstrip("-"))
+
+
 def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:
     """Return `values` with those of secret names hidden, and passwords in addresses."""
     return {
         name: HIDDEN
         if is_secret_name(name)
-        else _CERTAIN.sub(_hide, value)
+        else redact_value(value)
         if isinstance(value, str)
         else value
         for name, value in values.items()
     }
 
 
+def redact_value(value: str) -> str:
+    """Return a setting's value without what can only be a secret, so that settings stay apart."""
+    return _CERTAIN.sub(_hide, value)
+
+
 def redact_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command line, with secrets hidden."""
     found = [redact_text(word) for word in words]
     for index, word in enumerate(words[:-1]):
-        if word.startswith("--") and is_secret_name(word[2:]):
+        if is_secret_flag(word):
             found[index + 1] = HIDDEN
     return found
 
 
 def redact_text(text: str) -> str:
     """Return `text` with keys, tokens and passwords hidden."""
-    return _redact(text, HIDDEN)
-
-
-def redact_yaml(text: str) -> str:
-    """Return the text of a space file without its secrets; it means the same launches."""
-    return _redact(text, _HIDDEN_IN_YAML)
-
-
-def _redact(text: str, hidden: str) -> str:
-    def hide_value(match: re.Match[str]) -> str:
-        name, value = match[1], match[3]
-        if not _is_secret_in_text(name) or _NO_SECRET.match(value):
-            return match[0]
-        quote = value[0] if value[0] in "\"'" else ""
-        return match[0].removesuffix(value) + (f"{quote}{HIDDEN}{quote}" if quote else hidden)
-
     for pattern in (_KEY, _CERTAIN):
         text = pattern.sub(_hide, text)
     for pattern in (_FLAG, _NAMED):
-        text = pattern.sub(hide_value, text)
+        text = pattern.sub(_hide_value, text)
     return text
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    name, value = match[1], match[3]
+    if not _is_secret_in_text(name) or _NO_SECRET.match(value):
+        return match[0]
+    quote = value[0] if value[0] in "\"'" else ""
+    return match[0].removesuffix(value) + f"{quote}{HIDDEN}{quote}"
 
 
 def _is_secret_in_text(name: str) -> bool:

@@ -139,7 +139,7 @@ class Study:
     Attributes:
         name: The study's name; its folder under the runs folder.
         source: The file's path, as the person named it.
-        text: The file's text, kept beside the results.
+        text: The file's text without secret values, kept beside the results.
         engine: What is launched.
         baseline: What it is compared with.
         space: What may be tried.

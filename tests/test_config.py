@@ -112,6 +112,12 @@ MISTAKES = [
     ("a python object", ("gpus: 1", "gpus: !!python/object:os.abort 1"), "engine.gpus", 4),
     ("a list", (GOOD, "- 1\n"), "must hold keys and values", None),
     ("nothing", (GOOD, ""), "must hold keys and values", None),
+    (
+        "a secret to search over",
+        ("  graph:\n", "  token: {env: HF_TOKEN, values: [a, b]}\n  graph:\n"),
+        "parameter 'token' would search over a secret",
+        14,
+    ),
     ("value twice", ("[1, 2, 3]", "[1, 2, 2]"), "2 stands there twice", 7),
 ]
 
@@ -172,6 +178,44 @@ def test_a_shipped_space_is_found_by_its_name_anywhere(
         assert load_study(find_space(name)).name == "eagle3"
     with pytest.raises(UserError, match="did you mean 'eagle3'"):
         find_space("eagle.yaml")
+
+
+SECRETS = {
+    "plain": "s3cret",
+    "quoted": '"s3cret \\" # s3cret"',
+    "with an anchor": "&key s3cret",
+    "words": "[s3cret, s3cret]",
+    "a block": "|\n      s3cret\n      s3cret",
+    "with a comment": "s3cret   # kept",
+}
+
+
+@pytest.mark.parametrize("value", SECRETS.values(), ids=SECRETS)
+def test_no_secret_of_a_space_file_is_kept_with_the_results(value: str) -> None:
+    text = GOOD.replace(
+        "  flags: {speculative-algorithm: EAGLE3, speculative-draft-model-path: /models/draft}\n",
+        f"  flags:\n    api-key: {value}\n    speculative-algorithm: EAGLE3\n"
+        "    speculative-draft-model-path: /models/draft\n"
+        "  env: {HF_TOKEN: s3cret, HTTPS_PROXY: 'http://me:s3cret@proxy:80'}\n",
+    )
+    study = study_of(text)
+    assert "s3cret" in str(study.engine)
+    assert "s3cret" not in study.text
+    kept = study_of(study.text)
+    assert "s3cret" not in str(kept.engine)
+    assert kept.text == study.text
+    assert kept.engine.flags.keys() == study.engine.flags.keys()
+    # What is kept still says which settings its rows are of, and where everything stands.
+    assert kept.launch(kept.known[0]).key == study.launch(study.known[0]).key
+    if "\n" not in value:
+        assert len(study.text.splitlines()) == len(text.splitlines())
+    assert ("# kept" in study.text) == ("# kept" in text)
+
+
+def test_a_space_file_without_secrets_is_kept_as_it_is() -> None:
+    assert study_of(GOOD).text == GOOD
+    for path in shipped_spaces().values():
+        assert load_study(path).text == path.read_text(encoding="utf-8")
 
 
 def test_flags_of_a_users_own_build_can_be_vouched_for() -> None:

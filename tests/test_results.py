@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.errors import UserError
 from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.report.run import load_run
 from sweeper.store import Store
@@ -41,3 +42,14 @@ def test_the_command_of_an_example_is_what_its_rows_say(name: str) -> None:
     comments = [f"# {line}" for line in (verdict.sentence, *verdict.notes)]
     text = "\n".join(["#!/bin/sh", *comments, verdict.command, ""])
     assert (folder / "best.sh").read_text(encoding="utf-8") == text
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_message(tmp_path: Path) -> None:
+    study = parse_study(GOOD, "space.yaml").resolved(gpus_present=False)
+    record = make_record(0, purpose=Purpose.BASELINE, launch=make_launch(simulated=True))
+    with Store(tmp_path / "small") as store:
+        store.create()
+        store.write(record)
+        (store.folder / ".best.sh.partial").symlink_to("/dev/full")
+        with pytest.raises(UserError, match="No space left on device"):
+            write_results(store, {"simulated": (study, [record], "it ended")})

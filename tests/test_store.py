@@ -111,13 +111,18 @@ def test_parts_without_a_trial_are_removed_and_their_number_is_used_again(store:
 
 
 def test_secrets_are_not_stored_and_the_identity_of_the_launch_stays(store: Store) -> None:
-    launch = make_launch(flags={"api-key": "s3cret"}, env={"HF_TOKEN": "s3cret"})
+    launch = make_launch(
+        flags={"api-key": "s3cret"},
+        env={"HF_TOKEN": "s3cret", "HTTPS_PROXY": "http://me:s3cret@proxy:80"},
+        command=("/mnt/disk_1/python", "-m", "server", "--api-key", "s3cret"),
+    )
     store.write(make_record(0, launch=launch))
     for path in store.folder.rglob("*.parquet"):
         assert b"s3cret" not in path.read_bytes()
         assert "s3cret" not in str(pq.read_table(path).to_pylist())
     (record,) = store.records()
     assert record.trial.launch.key == launch.key
+    assert record.trial.launch.command[0] == launch.command[0]
 
 
 @pytest.mark.parametrize(
@@ -149,12 +154,13 @@ def test_the_copy_of_the_space_file_holds_no_secret_and_means_the_same_launches(
     )
     text += 'known:\n  - {steps: 2}\n# my own "api_key": "s3cret"\n'
     text = text.replace("baseline: {", "baseline: {env: {HF_TOKEN: s3cret, PASSWORD: 's3cret'}, ")
-    store.keep_study(text)
-    store.keep_study(text)
+    asked = parse_study(text, "a.yaml")
+    store.keep_study(asked.text)
+    store.keep_study(asked.text)
     assert [p.name for p in store.folder.glob("study*")] == ["study.yaml"]
     kept = store.study_text()
     assert "s3cret" not in kept
-    asked, found = parse_study(text, "a.yaml"), parse_study(kept, "b.yaml")
+    found = parse_study(kept, "b.yaml")
     assert found.baseline_launch().key == asked.baseline_launch().key
     assert found.launch(found.known[0]).key == asked.launch(asked.known[0]).key
 
@@ -201,7 +207,7 @@ def test_a_file_system_that_cannot_lock_is_not_taken_for_another_driver(
 
 def test_a_lock_that_cannot_be_opened_is_one_message(store: Store) -> None:
     (store.folder / ".lock").mkdir()
-    with pytest.raises(UserError, match="cannot lock"):
+    with pytest.raises(UserError, match=r"cannot write to .*\.lock: Is a directory"):
         store.lock()
 
 
@@ -290,3 +296,58 @@ def test_a_fresh_run_stands_beside_the_old_and_is_the_newest(tmp_path: Path) -> 
     Store(tmp_path / "s.2").create()
     assert newest_run(tmp_path, "s") == tmp_path / "s.2"
     assert next_run(tmp_path, "s") == tmp_path / "s.3"
+
+
+def kept(folder: Path, study: str) -> Path:
+    with Store(folder) as store:
+        store.create()
+        store.keep_study(f"study: {study}\n")
+    return folder
+
+
+def test_a_study_whose_name_looks_like_another_s_run_keeps_its_folder(tmp_path: Path) -> None:
+    """Names such as llama3 and llama3.1 stand side by side."""
+    newer = kept(newest_run(tmp_path, "llama3.1"), "llama3.1")
+    older = kept(newest_run(tmp_path, "llama3"), "llama3")
+    assert (older.name, newer.name) == ("llama3", "llama3.1")
+    fresh = kept(next_run(tmp_path, "llama3"), "llama3")
+    assert fresh.name == "llama3.2"
+    assert newest_run(tmp_path, "llama3") == fresh
+    assert newest_run(tmp_path, "llama3.1") == newer
+    # A run of another study holds the very name.
+    third = kept(newest_run(tmp_path, "llama3.2"), "llama3.2")
+    assert third not in (older, newer, fresh)
+    assert newest_run(tmp_path, "llama3.2") == third
+    assert newest_run(tmp_path, "llama3") == fresh
+
+
+@pytest.mark.parametrize("place", ["trials", "requests/.000000.parquet.partial", ".lock"])
+def test_a_folder_that_refuses_is_one_message(store: Store, place: str) -> None:
+    path = store.folder / place
+    if place == "trials":
+        path.rmdir()
+        path.write_text("a file in the way")
+    else:
+        path.mkdir()
+
+    def begin() -> None:
+        store.create()
+        store.lock()
+        store.clean()
+
+    with pytest.raises(UserError, match="cannot write to"):
+        begin()
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_message(store: Store) -> None:
+    (store.folder / ".study.yaml.partial").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        store.keep_study("one")
+
+
+def test_a_copy_of_the_space_file_that_is_broken_is_one_message_and_is_kept(store: Store) -> None:
+    (store.folder / "study.yaml").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"study\.yaml is not UTF-8"):
+        store.study_text()
+    store.keep_study("one")
+    assert (store.folder / "study.1.yaml").read_bytes() == b"\xff"

@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from sweeper.config.build import Builder
 from sweeper.config.mistakes import first_mistake
 from sweeper.config.schema import SpaceFile
+from sweeper.config.secrets import without_secrets
 from sweeper.config.source import parse_yaml, plain
 from sweeper.errors import ConfigError, UserError
 from sweeper.space import suggest
 from sweeper.study import Study
 
-__all__ = ["find_space", "load_study", "parse_study", "shipped_spaces"]
+__all__ = ["find_space", "load_study", "name_of", "parse_study", "shipped_spaces"]
 
 MAX_BYTES = 1_000_000
 
@@ -82,4 +83,13 @@ def parse_study(text: str, source: str) -> Study:
         model = SpaceFile.model_validate(plain(tree))
     except ValidationError as error:
         raise first_mistake(error, tree, source) from None
-    return Builder(tree, source).study(model, text)
+    return Builder(tree, source).study(model, without_secrets(text))
+
+
+def name_of(text: str) -> str | None:
+    """Return the name of the study that a space file is of, valid or not; None if none is said."""
+    try:
+        found = parse_yaml(text, "").get("study")
+    except ConfigError:
+        return None
+    return found if isinstance(found, str) else None

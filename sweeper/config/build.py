@@ -22,6 +22,7 @@ from sweeper.errors import ConfigError, UserError
 from sweeper.expressions import Expression
 from sweeper.objective import Objective, check_metric, parse_slo
 from sweeper.records import FlagValue, Limits, Point, Scalar, Workload
+from sweeper.redaction import is_secret_name
 from sweeper.space import Choice, Parameter, Space, suggest
 from sweeper.study import BaselineSpec, Budget, EngineSpec, Simulation, Study
 
@@ -122,6 +123,12 @@ class Builder:
                 path,
             )
         flag = flag_name(model.flag) if model.flag else None
+        if is_secret_name(flag or model.env or ""):
+            raise self.error(
+                f"parameter {name!r} would search over a secret, which no row may hold; "
+                "set it under 'engine'",
+                path,
+            )
         choices = [
             Choice(
                 value=value,

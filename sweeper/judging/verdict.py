@@ -195,7 +195,7 @@ def _sentence(
 def shell_command(launch: Launch) -> str:
     """Return the whole launch command with its environment, for a shell; secrets hidden."""
     lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
-    lines.append(" ".join(shlex.quote(word) for word in redact_words(launch.command)))
+    lines.append(shlex.join(redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
         if value is False:

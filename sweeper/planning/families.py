@@ -20,7 +20,7 @@ from typing import TypeGuard
 
 from sweeper.errors import Failure, FailureClass, Fault, Stage
 from sweeper.records import FlagValue, Launch, Point, Scalar, TrialRecord, TrialState
-from sweeper.redaction import is_secret_name
+from sweeper.redaction import is_secret_name, redact_value
 from sweeper.speculation.shape import ALGORITHM, DRAFT_PATH, DRAFT_TOKENS, STEPS, TOPK
 from sweeper.study import Study
 
@@ -212,11 +212,15 @@ def _reaches(value: FlagValue | None, bound: FlagValue | None) -> bool:
 
 def _rest(launch: Launch, without: set[str]) -> tuple[dict[str, FlagValue], dict[str, str]]:
     """Return flags and variables but those; secrets do not count, stored rows hide them."""
-    flags = {k: v for k, v in launch.flags.items() if k not in without and not _is_secret(k)}
-    return flags, {k: v for k, v in launch.env.items() if not _is_secret(k)}
+    flags = {
+        k: _redacted(v) if isinstance(v, str) else v
+        for k, v in launch.flags.items()
+        if k not in without and not _is_secret(k)
+    }
+    return flags, {k: _redacted(v) for k, v in launch.env.items() if not _is_secret(k)}
 
 
-_is_secret = cache(is_secret_name)
+_is_secret, _redacted = cache(is_secret_name), cache(redact_value)
 
 
 def _alike(failed: Sequence[_Failed]) -> Iterator[list[_Failed]]:

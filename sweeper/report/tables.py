@@ -4,7 +4,6 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 
 from sweeper.objective import Objective, Standing, pareto_front, standings
-from sweeper.redaction import redact_yaml
 from sweeper.report.provenance import CompareInfo, provenance_info
 from sweeper.report.run import Run
 from sweeper.report.settings import axis_title
@@ -232,7 +231,7 @@ def provenance_table(run: Run) -> str:
     ]
     source = (
         "<details><summary>The space file</summary>"
-        f'<pre tabindex="0">{html_text_lines(redact_yaml(run.study.text))}</pre></details>'
+        f'<pre tabindex="0">{html_text_lines(run.study.text)}</pre></details>'
     )
     return table("Where the numbers come from", ["what", "value"], rows) + source
 

@@ -10,7 +10,8 @@ sees whole files only.
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -19,7 +20,6 @@ import pyarrow.parquet as pq
 
 from sweeper.errors import StudyLocked, UserError
 from sweeper.records import RequestTiming, TrialRecord
-from sweeper.redaction import redact_yaml
 from sweeper.store.folders import newest_run, next_run
 from sweeper.store.schema import (
     SCHEMAS,
@@ -58,13 +58,11 @@ class Store:
         Raises:
             UserError: They cannot be made or written to.
         """
-        try:
+        with writing(self.folder):
             for name in (*SCHEMAS, "logs"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
             if not os.access(self.folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
-        except OSError as error:
-            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from None
 
     def lock(self) -> None:
         """Become the only driver of this study, until `unlock` or death.
@@ -73,12 +71,10 @@ class Store:
             StudyLocked: A living driver holds it.
             UserError: The file system cannot lock, or the file is another person's.
         """
-        path = self.folder / ".lock"
         # The file is kept open as long as the lock is held.
-        try:
+        path = self.folder / ".lock"
+        with writing(path):
             handle = path.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot lock {path}: {error.strerror}") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -94,10 +90,11 @@ class Store:
                 f"another driver (process {owner or 'unknown'}) is at work on {self.folder}; "
                 "wait for it, or use --fresh"
             ) from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
         self._lock = handle
+        with writing(path):
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
 
     def driver(self) -> str | None:
         """Return the process number of the living driver, "unknown" at worst; None without one.
@@ -121,14 +118,19 @@ class Store:
             self._lock = None
 
     def clean(self) -> None:
-        """Remove what a crash left: hidden half-written files, and parts without a trial."""
+        """Remove what a crash left: hidden half-written files, and parts without a trial.
+
+        Raises:
+            UserError: The folder refuses.
+        """
         finished = {path.name for path in self._files("trials")}
-        for table in SCHEMAS:
-            for path in (self.folder / table).iterdir():
-                half = path.name.startswith(".") and path.name.endswith(".partial")
-                orphan = table != "trials" and path.suffix == ".parquet"
-                if half or (orphan and path.name not in finished):
-                    path.unlink(missing_ok=True)
+        with writing(self.folder):
+            for table in SCHEMAS:
+                for path in (self.folder / table).iterdir():
+                    half = path.name.startswith(".") and path.name.endswith(".partial")
+                    orphan = table != "trials" and path.suffix == ".parquet"
+                    if half or (orphan and path.name not in finished):
+                        path.unlink(missing_ok=True)
 
     def write(self, record: TrialRecord) -> None:
         """Put a finished trial on disk, whole or not at all.
@@ -239,21 +241,27 @@ class Store:
             return (self.folder / "study.yaml").read_text(encoding="utf-8")
         except OSError as error:
             raise UserError(f"{self.folder} holds no study: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{self.folder / 'study.yaml'} is not UTF-8 text") from None
 
     def keep_study(self, text: str) -> None:
         """Keep a copy of the space file; an older, different one stays as study.<n>.yaml.
 
-        Secrets are hidden in it: it is read for looking back, never to launch from.
+        A study's text is without secrets: it is for looking back, never to launch from.
+
+        Raises:
+            UserError: It cannot be written.
         """
-        text, path = redact_yaml(text), self.folder / "study.yaml"
-        if path.exists():
-            old = path.read_text(encoding="utf-8")
-            if old == text:
-                return
-            numbers = (p.name.split(".")[1] for p in self.folder.glob("study.*.yaml"))
-            count = max((int(n) for n in numbers if n.isdecimal()), default=0) + 1
-            write_text(self.folder / f"study.{count}.yaml", old)
-        write_text(path, text)
+        path = self.folder / "study.yaml"
+        with writing(self.folder):
+            if path.exists():
+                old = path.read_bytes()
+                if old == text.encode():
+                    return
+                numbers = (p.name.split(".")[1] for p in self.folder.glob("study.*.yaml"))
+                count = max((int(n) for n in numbers if n.isdecimal()), default=0) + 1
+                write_bytes(self.folder / f"study.{count}.yaml", old)
+            write_text(path, text)
 
 
 def _by_number(found: Iterable[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
@@ -272,11 +280,29 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make a disk that is full or refuses one message.
+
+    Raises:
+        UserError: It is or does.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+
+
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a text file whole or not at all."""
+    write_bytes(path, text.encode(), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as handle:
-        handle.write(text)
+    with partial.open("wb") as handle:
+        handle.write(data)
         handle.flush()
         os.fsync(handle.fileno())
     partial.chmod(mode)

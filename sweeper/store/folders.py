@@ -5,11 +5,9 @@ that `qwen2.5` may be the fifth run of `qwen2` or the first of `qwen2.5`: the sp
 kept in the folder decides.
 """
 
-import re
 from pathlib import Path
 
-#: The study's name in a space file; YAML allows quotes.
-_STUDY = re.compile(r"""^["']?study["']?[ \t]*:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
+from sweeper.config import name_of
 
 
 def newest_run(runs: Path, study: str) -> Path:
@@ -37,14 +35,14 @@ def _numbered(runs: Path, study: str) -> dict[int, Path]:
     if runs.is_dir():
         for path in runs.iterdir():
             name, _, tail = path.name.rpartition(".")
-            if name == study and tail.isdecimal():
+            if name == study and tail.isdecimal() and int(tail) > 1:
                 found[int(tail)] = path
     return dict(sorted(found.items()))
 
 
 def _is_of(folder: Path, study: str) -> bool:
+    """Tell whether a folder is this study's, as far as its space file says."""
     try:
-        named = _STUDY.search((folder / "study.yaml").read_text(encoding="utf-8"))
-    except OSError:
-        return True  # nothing was kept there yet
-    return named is None or named[1] == study
+        return name_of((folder / "study.yaml").read_text(encoding="utf-8")) in (None, study)
+    except (OSError, UnicodeDecodeError):
+        return True

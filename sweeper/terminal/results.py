@@ -9,7 +9,7 @@ from sweeper.judging.verdict import Verdict, judge
 from sweeper.planning.strata import beside, kinds, outdated
 from sweeper.records import TrialRecord
 from sweeper.report import write_report
-from sweeper.store import Store, write_text
+from sweeper.store import Store, write_text, writing
 from sweeper.study import Study
 from sweeper.terminal.table import print_table
 
@@ -18,7 +18,11 @@ Results = Mapping[str, tuple[Study, Sequence[TrialRecord], str]]
 
 
 def write_results(store: Store, results: Results) -> dict[str, tuple[Verdict, str]]:
-    """Write best.sh and report.html; return the verdict on each kind, and its file."""
+    """Write best.sh and report.html; return the verdict on each kind, and its file.
+
+    Raises:
+        UserError: They cannot be written.
+    """
     order = kinds(store.records())
     found = {}
     for kind, (study, records, _) in results.items():
@@ -31,7 +35,9 @@ def write_results(store: Store, results: Results) -> dict[str, tuple[Verdict, st
                 lines.insert(1, f"# On {kind}:")
             if "***" in verdict.command:
                 lines.append("# Secrets are hidden as ***; put them in before use.")
-            write_text(store.folder / name, "\n".join([*lines, verdict.command, ""]), mode=0o755)
+            with writing(store.folder):
+                text = "\n".join([*lines, verdict.command, ""])
+                write_text(store.folder / name, text, mode=0o755)
     if order and order[0] in results and (old := outdated("best.sh", order)) is not None:
         (store.folder / old).unlink(missing_ok=True)
     write_report(store.folder)

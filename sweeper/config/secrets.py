@@ -1,0 +1,58 @@
+"""Takes the values of secrets out of a space file's text, which is kept, shown and sent."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+from sweeper.redaction import HIDDEN, is_secret_flag, is_secret_name, redact_text
+
+#: An anchor or a tag before a value; an alias elsewhere may need it.
+_BEFORE = re.compile(r"(?:[&!]\S*\s+)*")
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+
+
+def without_secrets(text: str) -> str:
+    """Return the text of a valid space file with each secret value as "***".
+
+    Its other characters, comments and line numbers of what follows on other lines stay.
+    """
+    hidden = {
+        (node.start_mark.index, node.end_mark.index): HIDDEN if secret else redact_text(node.value)
+        for node, secret in _scalars(YAML(typ="rt", pure=True).compose(text))
+        if secret or redact_text(node.value) != node.value
+    }
+    for (start, end), value in sorted(hidden.items(), reverse=True):
+        old = text[start:end]
+        before = _BEFORE.match(old)
+        kept = before.group() if before else ""
+        # A block of text ends behind its line end, which must stay.
+        after = old[len(old.rstrip()) :]
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        text = f'{text[:start]}{kept}"{quoted}"{after}{text[end:]}'
+    return _COMMENT.sub(lambda found: redact_text(found[0]), text)
+
+
+def _scalars(root: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield each value, and whether a key above it names a secret."""
+    waiting, seen = [(root, False)], set()
+    while waiting:
+        node, secret = waiting.pop()
+        if (id(node), secret) in seen:
+            continue
+        seen.add((id(node), secret))
+        if isinstance(node, ScalarNode):
+            yield node, secret
+        elif isinstance(node, SequenceNode):
+            # A command's words: the one after --api-key.
+            flags = [is_secret_flag(str(part.value)) for part in node.value]
+            waiting += [
+                (part, secret or flag)
+                for part, flag in zip(node.value, [False, *flags], strict=False)
+            ]
+        elif isinstance(node, MappingNode):
+            waiting += [
+                (value, secret or is_secret_name(str(key.value))) for key, value in node.value
+            ]
