@@ -60,7 +60,7 @@ parameters:
   draft_tp:
     choices: {shared: {}, one: {env: {SWEEPER_DRAFT_TP: 1}}}
     when: spec == 'eagle'
-constraints: [draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
+constraints: [steps < draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
 workloads: [{name: single, max_tokens: 500}]
 objectives: [{maximize: output_tok_s}]
 budget: {launches: 40}

@@ -1,12 +1,12 @@
-"""Print the tables of docs/evidence/h200.md from the rows in `examples/`.
+"""Print the tables of docs/evidence/h200.md from the rows in `examples/`, as Markdown.
 
-    python -m scripts.evidence                             the tables, as Markdown
-    python -m scripts.evidence --landscape FILE.parquet    setting, speed, accept length, step time
+`scripts/evidence_landscape.py` prints those of all settings.
+
+    python -m scripts.evidence
 
 Nothing here is measured; each number is made from what the runs have stored.
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -17,13 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from scripts.compare_clients import table as clients_table
-from sweeper.engines.simulated.calibrations import SMALL
-from sweeper.engines.simulated.cost import Setting, accept_length, step_ms
-from sweeper.records import Point, RequestTiming, TrialRecord, TrialState
+from scripts.compare_clients import NAMES as CLIENT_NUMBERS
+from sweeper.records import RequestTiming, TrialRecord, TrialState
 from sweeper.store import Store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -166,93 +161,73 @@ def starts() -> str:
 
 def failures() -> str:
     """Return what became of launches that could not work."""
-    records = Store(EXAMPLES / "h200-more/memory").records()
     rows = [
         [name(r), r.failure.kind, r.failure.stage, r.failure.line[:120], r.phases_s["start"]]
-        for r in records
+        for folder in ("h200-more/memory", "h200-more/held")
+        for r in Store(EXAMPLES / folder).records()
         if r.failure
     ]
     return markdown(["setting", "class", "stage", "line", "known after s"], rows)
 
 
-def told_ms(record: TrialRecord, factor: float = 1.0) -> float:
-    """Return the step time of `small-1gpu`, what speculation adds multiplied by `factor`."""
-    point = record.trial.point
-    plain = step_ms(SMALL, Setting(), 1)
-    return plain + factor * (step_ms(SMALL, _setting(point), 1) - plain) if point else plain
+#: File below `examples/h200-more` -> the setting of the server that two clients measured.
+CLIENTS = {
+    "clients-none.json": "no speculation",
+    "clients-248.json": "2 / 4 / 8",
+    "clients.json": "3 / 1 / 4, the shipped sets",
+}
 
 
-def _setting(point: Point) -> Setting:
-    return Setting(
-        draft="ours",
-        steps=int(point["steps"]),
-        topk=int(point["topk"]),
-        draft_tokens=int(point["draft_tokens"]),
-    )
-
-
-def calibration() -> str:
-    """Return the calibration `small-1gpu` against the least disturbed requests.
-
-    The factor is fitted on the first three speculative settings and tried on the others.
-    """
-    records = [r for f in ("h200-one", "h200-more/trees") for r in complete(f) if r.trial.point]
-    plain = step_ms(SMALL, Setting(), 1)
-    fitted = records[:3]
-    factor = sum(fastest_step_ms(r) - plain for r in fitted) / sum(
-        told_ms(r) - plain for r in fitted
-    )
-    rows = []
-    for record in records:
-        seen, single = fastest_step_ms(record), record.measurement("single")
-        assert single is not None
-        length = accept_length(SMALL, _setting(record.trial.point), "chat")
-        rows.append(
-            [
-                *(name(record), seen, told_ms(record), _apart(told_ms(record), seen)),
-                _apart(told_ms(record, factor), seen),
-                "fitted" if record in fitted else "held out",
-                *(single.accept_length, length),
-            ]
-        )
-    head = ["setting", "step ms", "small-1gpu", "error", f"error with {factor:.2f} x", "used"]
-    return markdown([*head, "accept length", "small-1gpu (chat)"], rows)
-
-
-def _apart(told: float, seen: float) -> str:
-    return f"{(told / seen - 1) * 100:+.1f} %"
-
-
-def chain_fit() -> str:
-    """Return the split of a chain's step, from the chains of two and three steps and no draft."""
-    times = {name(r): fastest_step_ms(r) for r in complete("h200-one")}
-    draft = times["3 / 1 / 4"] - times["2 / 1 / 3"]
-    rest = times["2 / 1 / 3"] - times["no speculation"] - 2 * draft
-    return (
-        f"a draft pass with one verified token more: {draft:.2f} ms; overhead of a step: "
-        f"{rest:.2f} ms (small-1gpu: {SMALL.draft_ms + SMALL.token_ms:.2f} and "
-        f"{SMALL.overhead_ms:.2f})"
-    )
+#: Of these servers: the log's file, and the decode lines that a burst of one stream has at least.
+LOGS = {"clients-248.json": ("clients-248.log", 15), "clients.json": ("clients-server.log", 50)}
+WHO = ("sweeper", "theirs")
 
 
 def clients() -> str:
-    """Return both clients' numbers, and the server's own step times while each was at work."""
-    rounds: list[dict[str, Any]] = json.loads((EXAMPLES / "h200-more/clients.json").read_text())
-    return clients_table(rounds)
+    """Return what two clients said of the same servers, round by round."""
+    rows = []
+    for file, setting in CLIENTS.items():
+        rounds: list[dict[str, Any]] = json.loads((EXAMPLES / "h200-more" / file).read_text())
+        for one in rounds:
+            ours, theirs = one["sweeper"], one["sglang"]
+            apart = [
+                f"{(ours[a] / theirs[b] - 1) * 100:+.1f} %"
+                for a, b in CLIENT_NUMBERS.items()
+                if a in ("output_tok_s", "tpot_p50_ms", "e2e_p50_ms")
+            ]
+            rows.append(
+                [
+                    *(setting, one["load"], one["round"] + 1),
+                    *(ours["output_tok_s"], theirs["output_throughput"], *apart),
+                    *(ours["ttft_p99_ms"], theirs["p99_ttft_ms"]),
+                    *(ours["accept_length"], theirs["accept_length"]),
+                ]
+            )
+    head = ["server", "load", "round", "tok/s", "theirs", "apart", "TPOT p50", "E2E p50"]
+    return markdown([*head, "TTFT p99 ms", "theirs", "accept length", "theirs"], rows)
 
 
 def server_steps() -> str:
-    """Return the server's own step times by burst of one stream, from its decode lines.
+    """Return the server's own step times by burst of one stream, from its decode lines."""
+    rows = []
+    for file, (log, fewest) in LOGS.items():
+        bursts = [burst for burst in _bursts(EXAMPLES / "h200-more" / log) if len(burst) > fewest]
+        rows += [
+            [CLIENTS[file], i + 1, WHO[i % 2], len(burst), statistics.fmean(burst)]
+            for i, burst in enumerate(bursts)
+        ]
+    return markdown(["server", "burst", "client", "decode lines", "mean step ms"], rows)
 
-    Bursts are set apart by pauses of 3 s or more: the clients took turns.
-    """
+
+def _bursts(path: Path) -> list[list[float]]:
+    """Return step times in ms by burst; the clients took turns, with pauses of 3 s or more."""
     pattern = re.compile(
         r"^\[(\S+ \S+)\] Decode batch, #running-req: 1,.*accept len: ([\d.]+).*"
         r"gen throughput \(token/s\): ([\d.]+)"
     )
     bursts: list[list[float]] = []
     last: datetime | None = None
-    for line in (EXAMPLES / "h200-more/clients-server.log").read_text().splitlines():
+    for line in path.read_text().splitlines():
         match = pattern.match(line)
         if match is None:
             continue
@@ -263,11 +238,7 @@ def server_steps() -> str:
         step = float(match[2]) / float(match[3]) * 1000
         if step < 20:  # the first line of a burst counts the pause before it
             bursts[-1].append(step)
-    long = [burst for burst in bursts if len(burst) > 50]
-    return markdown(
-        ["burst", "decode lines", "mean step ms"],
-        [[i + 1, len(burst), statistics.fmean(burst)] for i, burst in enumerate(long)],
-    )
+    return bursts
 
 
 def killed() -> str:
@@ -275,26 +246,6 @@ def killed() -> str:
     lines = (EXAMPLES / "h200-more/killed.jsonl").read_text().splitlines()
     rows = [list(json.loads(line).values()) for line in lines]
     return markdown(["when", "processes", "MiB held", "all gone s", "memory free s"], rows)
-
-
-def landscape() -> pa.Table:
-    """Return one row for each setting and load: the landscape that was measured."""
-    rows = []
-    for folder in ("h200-one", "h200-more/trees"):
-        for record in complete(folder):
-            point = record.trial.point
-            for m in record.measurements:
-                row = {key: point.get(key) for key in ("steps", "topk", "draft_tokens")}
-                row |= {"run": folder, "workload": m.workload, "streams": m.concurrency}
-                row |= {"output_tok_s": m.output_tok_s, "accept_length": m.accept_length}
-                row |= {"output_tok_s_low": m.output_tok_s_low}
-                row |= {"output_tok_s_high": m.output_tok_s_high}
-                row |= {"step_time_ms": m.step_time_ms}
-                row |= {"fastest_step_ms": None}
-                if m.workload == "single":
-                    row["fastest_step_ms"] = fastest_step_ms(record)
-                rows.append(row)
-    return pa.Table.from_pylist(rows)
 
 
 TABLES = {
@@ -305,8 +256,6 @@ TABLES = {
     "Driver killed": killed,
     "Two clients": clients,
     "The server's own steps": server_steps,
-    "Calibration": calibration,
-    "A chain's step": chain_fit,
 }
 
 
@@ -316,17 +265,5 @@ def print_tables(tables: Mapping[str, Callable[[], str]]) -> None:
         sys.stdout.write(f"### {title}\n\n{table()}\n\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.evidence")
-    parser.add_argument("--landscape", type=Path, help="write the landscape there instead")
-    options = parser.parse_args(argv)
-    if options.landscape is not None:
-        pq.write_table(landscape(), options.landscape, compression="zstd")
-        return 0
-    print_tables(TABLES)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_tables(TABLES)

@@ -22,9 +22,11 @@ fault.
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,7 +95,8 @@ class Extent:
         at_once: Servers of a batch, the baseline's among them.
         rounds: How often each server is measured.
         restart: Each round is measured on servers that were started for it.
-        seconds: No batch and no round begins that would end later, the very first excepted.
+        seconds: Nothing begins that would end later, by the longest of its kind so far; the first
+            start and the first measurement excepted.
     """
 
     everything: bool
@@ -101,6 +104,27 @@ class Extent:
     rounds: int
     restart: bool
     seconds: float
+
+
+class Pace:
+    """Tells whether what begins now still ends in time, by the longest of its kind so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+        self._longest_s: dict[str, float] = {}
+
+    def allows(self, *kinds: str) -> bool:
+        """Tell whether one of each kind would be done in time."""
+        needed_s = [self._longest_s.get(kind, -math.inf) for kind in kinds]
+        return time.monotonic() + sum(needed_s) <= self._end_s
+
+    @contextmanager
+    def taking(self, kind: str) -> Iterator[None]:
+        """Note how long the block takes."""
+        begun_s = time.monotonic()
+        yield
+        taken_s = time.monotonic() - begun_s
+        self._longest_s[kind] = max(taken_s, self._longest_s.get(kind, 0.0))
 
 
 def run(
@@ -135,51 +159,48 @@ def run(
         study=study, folder=folder, flags=flags, env=env, clock=clock, gpus=gpus, host=host
     )
     number = max((record.trial.number for record in records), default=-1) + 1
-    end_s, batch_s, failed = time.monotonic() + extent.seconds, 0.0, 0
+    pace, failed = Pace(extent.seconds), 0
     with ClientProcess.start() as client:
-        while left and time.monotonic() + batch_s <= end_s:
-            begun_s = time.monotonic()
+        while left and pace.allows("start", "measurement"):
             batch, left = left[: extent.at_once - 1], left[extent.at_once - 1 :]
             planned = [_baseline(study), *batch]
             numbered = [replace(trial, number=number + i) for i, trial in enumerate(planned)]
-            for record in measured(scene, numbered, client, extent, end_s=end_s):
+            for record in measured(scene, numbered, client, extent, pace):
                 store.write(record)
                 say(_line(record))
                 number = max(number, record.trial.number + 1)
                 failed += record.failure is not None
-            batch_s = time.monotonic() - begun_s
     return failed
 
 
 def measured(
-    scene: Scene, planned: Sequence[Trial], client: ClientProcess, extent: Extent, *, end_s: float
+    scene: Scene, planned: Sequence[Trial], client: ClientProcess, extent: Extent, pace: Pace
 ) -> Iterator[TrialRecord]:
     """Start a batch, once or for each round, and yield each measurement of it."""
     starts, turns = (extent.rounds, 1) if extent.restart else (1, extent.rounds)
-    batch_s = 0.0
     for restart in range(starts):
-        begun_s = time.monotonic()
-        if restart and begun_s + batch_s > end_s:
+        if restart and not pace.allows("start", "measurement"):
             return
         first = restart * len(planned)
         trials = [replace(trial, number=trial.number + first) for trial in planned]
-        with standing(scene, trials) as servers:
-            yield from _rounds(scene, servers, client, turns, end_s)
-        batch_s = time.monotonic() - begun_s
+        with ExitStack() as stack:
+            with pace.taking("start"):
+                servers = stack.enter_context(standing(scene, trials))
+            yield from _rounds(scene, servers, client, turns, pace)
 
 
 def _rounds(
-    scene: Scene, servers: Sequence[Standing], client: ClientProcess, rounds: int, end_s: float
+    scene: Scene, servers: Sequence[Standing], client: ClientProcess, rounds: int, pace: Pace
 ) -> Iterator[TrialRecord]:
     """Measure the servers of a batch in turn; one that fails is left out of later rounds."""
-    alive, round_s = list(servers), 0.0
+    alive = list(servers)
     for turn in range(rounds):
-        begun_s = time.monotonic()
-        if turn and begun_s + round_s > end_s:
-            return
         for server in list(alive):
+            if not pace.allows("measurement"):
+                return
             number = server.assignment.trial.number + turn * len(servers)
-            record = measure_once(scene, server, client, number)
+            with pace.taking("measurement"):
+                record = measure_once(scene, server, client, number)
             if record.failure is not None or server.server is None:
                 alive.remove(server)
                 if server.server is not None:
@@ -189,7 +210,6 @@ def _rounds(
                 with (scene.folder / "counters.jsonl").open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps({"number": number, **told}) + "\n")
             yield record
-        round_s = time.monotonic() - begun_s
 
 
 def _line(record: TrialRecord) -> str:

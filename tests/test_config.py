@@ -225,3 +225,8 @@ def test_flags_of_a_users_own_build_can_be_vouched_for() -> None:
     study = study_of(text)
     assert study.engine.gpus == 1
     assert not any("my-own-flag" in reason for reason in make_plan(study).refused)
+
+
+def test_dropped_flags_may_be_spelled_as_flags_are() -> None:
+    text = GOOD + "baseline: {drop: [--speculative_*, cuda_graph*]}\n"
+    assert parse_study(text, "small.yaml").baseline.drop == ("speculative-*", "cuda-graph*")

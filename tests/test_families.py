@@ -43,7 +43,7 @@ parameters:
     choices:
       default: {}
       ring: {env: {NCCL_ALGO: Ring}}
-constraints: [draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
+constraints: [steps < draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
 known: [{draft: a, steps: 3}, {draft: b, steps: 3}]
 workloads: [{name: single}]
 objectives: [{maximize: output_tok_s}]
@@ -94,6 +94,14 @@ def test_a_draft_that_does_not_fit_is_out_after_one_launch_whatever_its_shape() 
     assert "draft /models/a as EAGLE3 does not fit (trial 3" in found[0].reason
     out = ruled_out(PLAN.settings, found)
     assert len(out) == len(PLAN.settings) // 2
+
+
+@pytest.mark.parametrize("stage", [Stage.GRAPH_CAPTURE, Stage.WARMUP])
+def test_a_tree_that_dies_when_all_is_loaded_says_nothing_of_chains(stage: Stage) -> None:
+    dead = {"steps": 3, "topk": 2, "draft_tokens": 8}
+    found = rules([failed_at(3, F.DRAFT_INCOMPATIBLE, stage, dead)], STUDY)
+    assert not is_out(found, steps=3, topk=1)
+    assert is_out(rules([failed(3, F.DRAFT_INCOMPATIBLE, stage, topk=1)], STUDY), steps=3, topk=2)
 
 
 def test_a_draft_that_once_worked_fits() -> None:

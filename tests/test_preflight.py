@@ -199,6 +199,17 @@ def test_a_plan_without_any_setting_left_is_an_error(fake: dict[str, str], tmp_p
         ask_engine(study, make_plan(study), gpus_present=True, say=print, cache=tmp_path / "c")
 
 
+def test_a_large_space_of_which_only_the_beginning_is_refused_is_told_so() -> None:
+    values = ", ".join(map(str, range(30)))
+    names = ("a", "b", "c")
+    text = "study: large\nengine: {kind: simulated, model: m, gpus: 1}\nparameters:\n"
+    text += "".join(f"  {name}: {{env: {name.upper()}, values: [{values}]}}\n" for name in names)
+    text += "constraints: [a > 25]\nworkloads: [{name: single}]\n"
+    study = parse_study(text + "objectives: [{maximize: output_tok_s}]\n", "large.yaml")
+    with pytest.raises(UserError, match="no setting that was looked at .* 20000 first points"):
+        make_plan(study)
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("kind: sglang", "kind: simulated"), ("env: ", "preflight: false\n  env: ")]
 )

@@ -321,6 +321,7 @@ def test_a_plan_says_what_would_be_done_and_starts_nothing(tmp_path: Path) -> No
     [
         (["nowhere.yaml"], "there is no space file nowhere.yaml"),
         (["eagle3", "--launches", "0"], "--launches must be at least 1"),
+        (["eagle3", "--seed", "-1"], "--seed must be at least 0"),
         (["eagle3", "--runs", "/proc/nothing"], "cannot write to"),
         (["."], "is a folder"),
     ],

@@ -56,7 +56,7 @@ class Builder:
             text=text,
             engine=self.engine(model.engine),
             baseline=BaselineSpec(
-                drop=tuple(model.baseline.drop),
+                drop=tuple(flag_name(pattern) for pattern in model.baseline.drop),
                 flags=_flags(model.baseline.flags),
                 env=_env(model.baseline.env),
                 reference_tok_s=model.baseline.reference_tok_s,

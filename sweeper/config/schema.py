@@ -21,7 +21,7 @@ class SimulationModel(_Model):
     start_s: float = Field(default=8.0, ge=0)
     noise: float = Field(default=1.0, ge=0)
     drift: float = 0.0
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     fault: str = ""
 
 
@@ -97,7 +97,7 @@ class WorkloadModel(_Model):
     temperature: float = Field(default=0.0, ge=0)
     ignore_eos: bool = True
     route: Literal["generate", "completions", "chat"] = "generate"
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     arrivals: _Text | None = None
     ramp_s: float = Field(default=0.0, ge=0)
     chat_template: Literal["auto", "always", "never"] = "auto"

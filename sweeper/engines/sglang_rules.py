@@ -124,9 +124,11 @@ def _half_set(s: Setting) -> str | None:
 
 
 def _tree(s: Setting) -> str | None:
-    """Compare the draft tokens with the candidates that a tree of this shape yields.
+    """Compare the draft tokens with what a tree of this shape yields, and with what it must hold.
 
-    `eagle_utils.py` takes draft - 1 nodes out of topk + (steps - 1) * topk**2.
+    `eagle_utils.py` takes draft - 1 nodes out of topk + (steps - 1) * topk**2. A path of all steps
+    and the sure token must fit into them: `_compact_accept_to_front` of the EAGLE worker (0.5.15,
+    0.5.17 and 0.5.23) dies at the first request otherwise.
     """
     steps = s.integer("speculative-num-steps")
     topk = s.integer("speculative-eagle-topk")
@@ -142,12 +144,12 @@ def _tree(s: Setting) -> str | None:
             return f"--{name} is {value}, and must be at least {least}"
     if not steps or topk is None or draft is None:
         return None
-    most = 1 + topk + (steps - 1) * topk**2
-    if 2 <= draft <= most:
+    least, most = steps + 1, 1 + topk + (steps - 1) * topk**2
+    if least <= draft <= most:
         return None
     return (
         f"--speculative-num-draft-tokens is {draft}; {steps} steps with top-k {topk} "
-        f"allow 2 to {most}"
+        f"allow {least} to {most}"
     )
 
 

@@ -21,7 +21,7 @@ from typing import TypeGuard
 from sweeper.errors import Failure, FailureClass, Fault, Stage
 from sweeper.records import FlagValue, Launch, Point, Scalar, TrialRecord, TrialState
 from sweeper.redaction import is_secret_name, redact_value
-from sweeper.speculation.shape import ALGORITHM, DRAFT_PATH, DRAFT_TOKENS, STEPS, TOPK
+from sweeper.speculation.shape import ALGORITHM, DRAFT_PATH, DRAFT_TOKENS, STEPS, TOPK, shape_of
 from sweeper.study import Study
 
 #: Flags and variables that begin so say how a draft is loaded.
@@ -135,10 +135,15 @@ def covered(point: Point, launch: Launch, found: Iterable[Rule]) -> Rule | None:
     return next((rule for rule in found if rule.applies(point, launch)), None)
 
 
+#: Stages until both models are there.
+_LOADING = frozenset({Stage.ARGS, Stage.IMPORT, Stage.DIST_INIT, Stage.LOAD, Stage.DRAFT_LOAD})
+
+
 def _draft_rule(one: _Failed) -> Rule | None:
     launch, failure = one.record.trial.launch, one.failure
     draft = launch.flags.get(DRAFT_PATH)
-    if failure.kind is FailureClass.DRAFT_INCOMPATIBLE and ALGORITHM in launch.flags:
+    fits = failure.kind is not FailureClass.DRAFT_INCOMPATIBLE or ALGORITHM not in launch.flags
+    if not fits and not _may_be_its_tree(one):
         identity = _draft_identity(launch)
         return Rule(
             reason=(
@@ -160,6 +165,12 @@ def _draft_rule(one: _Failed) -> Rule | None:
             applies=lambda _, other: other.flags.get(DRAFT_PATH) == draft,
         )
     return None
+
+
+def _may_be_its_tree(one: _Failed) -> bool:
+    """Tell whether the shape of a tree may be what failed: all is loaded, a chain may work."""
+    shape = shape_of(one.record.trial.launch.flags)
+    return shape is not None and shape.is_tree and one.failure.stage not in _LOADING
 
 
 def _draft_identity(launch: Launch) -> list[tuple[str, FlagValue]]:

@@ -86,8 +86,11 @@ def _plan(
     if not settings:
         reasons = Counter({reason: len(found) for reason, found in refused.items()})
         worst, count = reasons.most_common(1)[0]
+        where, what = (
+            ("of the space", "points") if complete else ("that was looked at", "first points")
+        )
         raise UserError(
-            f"no setting of the space can be launched: {sum(reasons.values())} points, "
+            f"no setting {where} can be launched: {sum(reasons.values())} {what}, "
             f"all refused; {count} of them because: {worst}"
         )
     return Plan(

@@ -215,7 +215,7 @@ def start(
         block: Ports to use; from the operating system by default. The server releases them.
 
     Raises:
-        LaunchFailed: It did not become ready; nothing of it is left, or the failure says what.
+        LaunchFailed: It did not become ready; nothing of it is left, or the error says what.
     """
     began_s = clock.now_s()
     try:
@@ -232,9 +232,7 @@ def start(
     try:
         facts = wait_until_ready(process, readiness, phases, limits, cancelled)
     except LaunchFailed as error:
-        report = process.end()
-        left = report.memory_held_by
-        raise LaunchFailed(_with_what_is_left(error.failure, left), left) from error
+        raise LaunchFailed(error.failure, process.end().memory_held_by) from error
     except BaseException:
         process.end()
         raise
@@ -307,7 +305,3 @@ def spawn(
         clock=clock,
     )
     return process, env
-
-
-def _with_what_is_left(failure: Failure, left: tuple[str, ...]) -> Failure:
-    return replace(failure, line=f"{failure.line}; left: {'; '.join(left)}") if left else failure

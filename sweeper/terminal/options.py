@@ -64,6 +64,8 @@ def study_of(options: argparse.Namespace, *, gpus_here: bool) -> Study:
         budget = replace(study.budget, launches=options.launches, confirm=confirm)
         study = replace(study, budget=budget)
     if options.seed is not None:
+        if options.seed < 0:
+            raise UserError(f"--seed must be at least 0, not {options.seed}")
         study = replace(study, seed=options.seed)
     if options.sampler is not None:
         study = replace(study, sampler=options.sampler)

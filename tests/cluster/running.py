@@ -37,7 +37,7 @@ parameters:
   steps: {{flag: speculative-num-steps, values: [1, 2, 3, 4, 5, 6, 7, 8]}}
   topk: {{flag: speculative-eagle-topk, values: [1, 2, 4, 8]}}
   draft_tokens: {{flag: speculative-num-draft-tokens, values: [3, 4, 5, 6, 7, 8, 10, 12, 16], when: topk > 1, otherwise: steps + 1}}
-constraints: [draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
+constraints: [steps < draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
 workloads: [{{name: single, max_tokens: {tokens}, repeats: {repeats}, warmup: 0}}]
 objectives: [{{maximize: output_tok_s}}]
 sampler: random

@@ -48,6 +48,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, fault: str, status: int, li
     [
         (shape(1, 2, 8), "Capture cuda graph failed: selected index k out of range"),
         ((*shape(1, 2, 8), "--disable-cuda-graph"), "RuntimeError: selected index k out of range"),
+        (shape(4, 2, 4), "RuntimeError: The expanded size of the tensor (4) must match the existing"),
         ((*shape(3, 1, 4), "--attention-backend=torch_native"),
          "ValueError: EAGLE is not supported in decode attention backend torch_native"),
         (("--speculative-algorithm=EAGLE3",), "object has no attribute 'set_embed'"),

@@ -24,7 +24,7 @@ parameters:
     when: topk > 1
     otherwise: steps + 1
   nccl: {choices: {default: {}, ring: {env: {NCCL_ALGO: Ring}}, tree: {env: {NCCL_ALGO: Tree}}}}
-constraints: [draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
+constraints: [steps < draft_tokens <= 1 + topk + (steps - 1) * topk ** 2]
 workloads: [{name: single}, {name: busy, concurrency: 16}]
 objectives: [{maximize: output_tok_s, workload: single}]
 """

@@ -109,7 +109,8 @@ async def serve(server: Server, children: dict[int, str]) -> int:
         tree.die_starting(e.death)
     if not lies and not await _listen(server, tree, runner):
         return await _mistake_the_other(server, tree)
-    if any(name in server.faults for name in (*_DEADLY, "draft_dies_at_first_request")):
+    deadly = any(name in server.faults for name in (*_DEADLY, "draft_dies_at_first_request"))
+    if deadly or _tree_is_too_small(server):
         server.scheduler.fate = lambda job: _fate(server, tree, job)
     if "slow_jit" in server.faults:
         server.scheduler.slow_until_s = server.clock.now_s() + _SLOW_AFTER_JIT_S
@@ -211,7 +212,11 @@ async def _watch_children(server: Server, tree: Tree) -> None:
 
 
 async def _fate(server: Server, tree: Tree, job: Job) -> None:
-    """Let a fault strike at the request that it is for."""
+    """Let a fault strike at the request that it is for, a draft tree's at the first one."""
+    if _tree_is_too_small(server):
+        server.scheduler.silence()
+        shape = server.setting
+        await tree.die_serving(server, tracebacks.tree_too_small(shape.steps, shape.draft_tokens))
     if job.internal:
         return
     if "draft_dies_at_first_request" in server.faults:
@@ -221,6 +226,13 @@ async def _fate(server: Server, tree: Tree, job: Job) -> None:
             continue
         if job.produced >= min(_TOKENS_BEFORE_FAULT, max(job.limit // 2, 1)):
             await _die(server, tree, name)
+
+
+def _tree_is_too_small(server: Server) -> bool:
+    """Tell whether the draft's tree cannot hold a path of all its steps."""
+    shape = server.setting
+    is_tree = server.resolved.speculating and shape.draft != "ngram" and shape.topk > 1
+    return is_tree and shape.draft_tokens <= shape.steps
 
 
 async def _die(server: Server, tree: Tree, name: str) -> None:

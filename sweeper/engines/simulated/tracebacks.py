@@ -210,6 +210,24 @@ def tree_too_large(*, captured: bool) -> Death:
     )
 
 
+def tree_too_small(steps: int, tokens: int) -> Death:
+    """Return what a draft tree that cannot hold a path of all steps dies of, at the warm-up."""
+    return Death(
+        cause=f"RuntimeError: The expanded size of the tensor ({tokens}) must match the existing "
+        f"size ({steps + 1}) at non-singleton dimension 1.  Target sizes: [1, {tokens}].  "
+        f"Tensor sizes: [{steps + 1}]",
+        frames=(
+            *_SERVE,
+            (
+                "speculative/eagle_worker_common.py",
+                457,
+                "_compact_accept_to_front",
+                "out.view(bs, nd, *x.shape[1:])[:, :s1] = gathered.view(bs, s1, *x.shape[1:])",
+            ),
+        ),
+    )
+
+
 def backend_cannot_draft(backend: str) -> Death:
     """Return what a draft of several steps on an unfit attention backend dies of."""
     return Death(
