@@ -206,7 +206,7 @@ def test_a_large_space_of_which_only_the_beginning_is_refused_is_told_so() -> No
     text += "".join(f"  {name}: {{env: {name.upper()}, values: [{values}]}}\n" for name in names)
     text += "constraints: [a > 25]\nworkloads: [{name: single}]\n"
     study = parse_study(text + "objectives: [{maximize: output_tok_s}]\n", "large.yaml")
-    with pytest.raises(UserError, match="no setting that was looked at .* 20000 first points"):
+    with pytest.raises(UserError, match=r"no setting that was looked at .* 20000 first points"):
         make_plan(study)
 
 
