@@ -118,6 +118,14 @@ MISTAKES = [
         "parameter 'token' would search over a secret",
         14,
     ),
+    (
+        "a variable that cannot be",
+        ("  gpus: 1\n", "  gpus: 1\n  env: {A B: 1}\n"),
+        "'engine.env.A B': 'A B' cannot be the name of a variable",
+        5,
+    ),
+    ("no number", ("[1, 2, 3]", "[1, .nan]"), "'parameters.steps.values[1]' must be", 7),
+    ("infinity", ("name: single", "name: single, temperature: .inf"), "finite number", 20),
     ("value twice", ("[1, 2, 3]", "[1, 2, 2]"), "2 stands there twice", 7),
 ]
 

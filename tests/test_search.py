@@ -308,8 +308,8 @@ def test_a_broken_installation_stops_the_sweep_with_its_cause(tmp_path: Path, sp
 def test_a_plan_says_what_would_be_done_and_starts_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "eagle3", "--plan")
     assert done.returncode == 0, done.stderr
-    assert "4160 distinct settings" in done.stdout
-    assert "840  constraint: draft_tokens <= 1 + topk" in done.stdout
+    assert "2960 distinct settings" in done.stdout
+    assert "2040  constraint: steps < draft_tokens <= 1 + topk" in done.stdout
     assert "hours of engine time for" in done.stdout
     assert "until a setting within 1 % of the best was launched" in done.stdout
     assert "SIMULATED" in done.stdout
@@ -333,6 +333,35 @@ def test_a_mistake_on_the_command_line_is_one_line_and_status_two(
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "{name: single,",
+            "{name: single, prompts: fiev,",
+            "workload 'single': no prompt set or file 'fiev'",
+        ),
+        (
+            "{name: single,",
+            "{name: single, arrivals: gone,",
+            "workload 'single': cannot read arrivals from 'gone'",
+        ),
+        ("kimi-k2.5-later", "kimi", "'kimi' is none of kimi-k2.5-later"),
+        ("noise: 0.2", "noise: 0.2, fault: oom_grph", "'oom_grph' names none of"),
+    ],
+)
+def test_what_a_server_or_client_would_stumble_over_is_told_before_the_first_start(
+    tmp_path: Path, space: Path, old: str, new: str, message: str
+) -> None:
+    assert old in TINY
+    space.write_text(TINY.replace(old, new), encoding="utf-8")
+    for more in ([], ["--plan"]):
+        done = run(tmp_path, space, *more)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_space_with_nothing_feasible_is_one_line_and_status_two(

@@ -48,7 +48,7 @@ def first_mistake(error: ValidationError, tree: CommentedMap, source: str) -> Co
     return ConfigError(what, path=source, line=line or None)
 
 
-_UNION_PART = re.compile(r"str|int|float|bool|list\[.*\]|function-.*")
+_UNION_PART = re.compile(r"str|int|float|bool|list\[.*\]|function-.*|\[key\]")
 
 
 def _keys_at(path: KeyPath) -> list[str]:

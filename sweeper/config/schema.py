@@ -2,17 +2,27 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sweeper.records import Limits, Scalar
 from sweeper.study import SamplerName
 
 _Text = Annotated[str, Field(min_length=1)]
+
+
+def _variable(name: str) -> str:
+    if not name or any(c in "=\0" or c.isspace() for c in name):
+        raise ValueError(f"{name!r} cannot be the name of a variable")
+    return name
+
+
+#: Name of an environment variable.
+_Variable = Annotated[str, AfterValidator(_variable)]
 YamlFlag = Scalar | list[Scalar]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class SimulationModel(_Model):
@@ -34,7 +44,7 @@ class EngineModel(_Model):
     slots_per_node: int = Field(default=1, ge=1, le=64)
     measure_alone: bool = True
     flags: dict[str, YamlFlag] = {}
-    env: dict[str, Scalar] = {}
+    env: dict[_Variable, Scalar] = {}
     known_flags: list[str] = []
     preflight: bool = True
     simulation: SimulationModel = SimulationModel()
@@ -54,19 +64,19 @@ class EngineModel(_Model):
 class BaselineModel(_Model):
     drop: list[str] = ["speculative-*"]
     flags: dict[str, YamlFlag] = {}
-    env: dict[str, Scalar] = {}
+    env: dict[_Variable, Scalar] = {}
     reference_tok_s: float | None = Field(default=None, gt=0)
     every: int | None = Field(default=None, ge=1)
 
 
 class ChoiceModel(_Model):
     flags: dict[str, YamlFlag] = {}
-    env: dict[str, Scalar] = {}
+    env: dict[_Variable, Scalar] = {}
 
 
 class ParameterModel(_Model):
     flag: _Text | None = None
-    env: _Text | None = None
+    env: _Variable | None = None
     values: list[Scalar] | None = Field(default=None, min_length=1)
     choices: dict[str, Any] | None = Field(default=None, min_length=1)
     when: _Text | None = None

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sweeper.bench.workload import load_arrivals, load_prompts
 from sweeper.cluster import choose_address
 from sweeper.config import find_space, load_study
+from sweeper.engines.simulated.settings import read_settings
 from sweeper.errors import UserError
 from sweeper.study import SAMPLERS, Study
 
@@ -70,7 +72,30 @@ def study_of(options: argparse.Namespace, *, gpus_here: bool) -> Study:
     if options.sampler is not None:
         study = replace(study, sampler=options.sampler)
     joins = choose_address(options.address, os.environ) is not None
-    return study.resolved(gpus_present=joins or gpus_here)
+    study = study.resolved(gpus_present=joins or gpus_here)
+    _check_inputs(study)
+    return study
+
+
+def _check_inputs(study: Study) -> None:
+    """Read what the servers and the client will read, before the first start.
+
+    Raises:
+        UserError: A file of prompts or arrivals is missing or wrong, or a variable of the
+            simulated server is.
+    """
+    for workload in study.workloads:
+        try:
+            load_prompts(workload.prompts)
+            if workload.arrivals is not None:
+                load_arrivals(workload.arrivals)
+        except UserError as error:
+            raise UserError(f"{study.source}: workload {workload.name!r}: {error}") from None
+    if study.simulated:
+        try:
+            read_settings(study.engine.simulation.environment())
+        except ValueError as error:
+            raise UserError(f"{study.source}: 'engine.simulation': {error}") from None
 
 
 def estimate_hours(study: Study) -> float:
