@@ -1,7 +1,9 @@
 """The model-based search: what it finds, what it avoids, when it says stop."""
 
-from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -25,10 +27,15 @@ BEST = {
 }
 
 
-@pytest.fixture(scope="module")
-def eagle3() -> Landscape:
+@cache
+def eagle3_landscape() -> Landscape:
     study = load_study(find_space("eagle3")).resolved(gpus_present=False)
     return calibrated("kimi-k2.5-later", study)
+
+
+@pytest.fixture(scope="module")
+def eagle3() -> Landscape:
+    return eagle3_landscape()
 
 
 def eagle3_sweep(land: Landscape, seed: int, launches: int = 22) -> list[TrialRecord]:
@@ -53,17 +60,25 @@ def chosen(land: Landscape, records: list[TrialRecord]) -> Point | None:
     return None if found is None else dict(found.records[0].trial.point)
 
 
+def best_is(seed: int) -> tuple[bool, bool]:
+    """Return whether a sweep launched the best setting, and whether it chose it."""
+    records = eagle3_sweep(eagle3_landscape(), seed)
+    launched = any(r.trial.point == BEST for r in records)
+    return launched, chosen(eagle3_landscape(), records) == BEST
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_best_of_2960_settings_is_found_in_22_launches_in_99_of_100_seeds(
-    eagle3: Landscape,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sweeps = [eagle3_sweep(eagle3, seed) for seed in range(100)]
-    launched = Counter(any(r.trial.point == BEST for r in records) for records in sweeps)
-    assert launched[True] >= 99
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        sweeps = list(pool.map(best_is, range(100), chunksize=10))
+    assert sum(launched for launched, _ in sweeps) >= 99
     # Three settings are 3.4 % slower. Two launches differ by 1.4 % (sd), so that even of a sweep
     # that launches all four one in forty measures another one as the best.
-    assert Counter(chosen(eagle3, records) == BEST for records in sweeps)[True] >= 97
+    assert sum(chose for _, chose in sweeps) >= 97
 
 
 def test_the_best_of_2960_settings_is_found_in_22_launches(eagle3: Landscape) -> None:
