@@ -196,8 +196,8 @@ def _parameters(run: Run) -> Iterator[Chart]:
     yield _chart(
         "importance",
         draw_importance(importance_info(study, records, run.importances)),
-        "Few settings: the share of the variation that each parameter explains. From 20 on: how "
-        "much more its values differ between the best tenth and all others (PED-ANOVA).",
+        "The share of the variation that each parameter explains by itself, less what chance alone "
+        "would give.",
     )
     names = [p.name for p in study.space.parameters if len(p.values) > 1]
     for name in names:

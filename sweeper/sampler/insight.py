@@ -1,4 +1,4 @@
-"""What Optuna's tools show of a study: importances, and an SQLite file for optuna-dashboard."""
+"""How much each parameter matters, and an SQLite file for optuna-dashboard."""
 
 import contextlib
 import os
@@ -13,15 +13,13 @@ from sweeper.records import TrialRecord
 from sweeper.sampler.replay import finished_trial, new_study
 from sweeper.study import Study
 
-#: PED-ANOVA compares the best tenth with the rest; with fewer trials that is one or two.
-PED_ANOVA_TRIALS = 20
-
 
 def importances(records: Sequence[TrialRecord], study: Study) -> dict[str, float]:
     """Return each parameter's share in the first objective, largest first, summing to 1.
 
-    By PED-ANOVA (Watanabe et al., 2023) from 20 measured settings on; with fewer, by the spread
-    of the means of a parameter's values, less what chance alone would give.
+    By the spread of the means of a parameter's values in the logarithm, less what chance alone
+    would give. Optuna's PED-ANOVA looks at the best tenth only, which is three launches of thirty,
+    and names parameters that have no effect.
 
     Returns:
         Empty where there is nothing to compare.
@@ -33,20 +31,6 @@ def importances(records: Sequence[TrialRecord], study: Study) -> dict[str, float
         and (trial := finished_trial(record, study.space, study.objectives, study.slos))
         and trial.state is optuna.trial.TrialState.COMPLETE
     ]
-    if len(trials) < PED_ANOVA_TRIALS:
-        return _by_means(trials)
-    replayed = new_study(study.objectives[:1])
-    for trial in trials:
-        trial.values = trial.values[:1]
-        replayed.add_trial(trial)
-    found = optuna.importance.get_param_importances(replayed)
-    total = sum(found.values())
-    if not np.isfinite(total) or total <= 0:
-        return _by_means(trials)
-    return {name: float(share) for name, share in found.items()}
-
-
-def _by_means(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, float]:
     logs = np.log([max(t.values[0], 1e-9) for t in trials])
     names = sorted({name for t in trials for name in t.params})
     spread: dict[str, float] = {}

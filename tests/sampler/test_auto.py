@@ -172,7 +172,7 @@ def test_a_stop_is_announced_with_its_chance_once_little_is_left_to_gain() -> No
     records, sampler = sweep(study, 22)
     reason = sampler.stop_reason()
     assert reason is not None
-    assert "of 33 settings launched; the chance that another is more than 1 % better is" in reason
+    assert "of 30 settings launched; the chance that another is more than 1 % better is" in reason
     early = make_sampler(study, make_plan(study))
     for told in records[:5]:
         early.tell(told)
