@@ -219,7 +219,8 @@ class SGLangLogReader:
         if "Engine startup timings" in text:
             self.startup_s = read_timings(text)
         elif any(words in text for words in _CHILD_FAILED):
-            self._child_failed = True
+            # A server that ends its processes may take that for their crash.
+            self._child_failed |= self.stage is not Stage.SHUTDOWN
         elif "memory capacity is unbalanced" in text:
             self._is_unbalanced = True
         elif _NOTICE.search(text) and len(self.notices) < _MOST_NOTICES:

@@ -466,6 +466,26 @@ def test_an_answered_generation_is_readiness_though_the_ready_line_is_late() -> 
     assert reader.failure(Ending(exit_code=0, killed_by_us=True)) is None
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["crashed first", "ended by the server"])
+def test_a_child_that_an_orderly_end_kills_did_not_crash(before: bool) -> None:
+    """As SGLang 0.5.15 writes it: its own kill may be seen by its watch over the children."""
+    died = "Subprocess detokenizer (pid=41) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n"
+    text = (
+        "The server is fired up and ready to roll!\n"
+        "ERROR:    Exception in ASGI application\n"
+        "Traceback (most recent call last):\n"
+        '  File "/site-packages/fastapi/responses.py", line 96, in render\n'
+        "    return orjson.dumps(\n"
+        "TypeError: Integer exceeds 64-bit range\n"
+        f"{died if before else ''}"
+        "INFO:     Shutting down\n"
+        "kill_process_tree called: parent_pid=35, include_parent=False, pid=35\n"
+        f"{'' if before else died}"
+    )
+    failure = read(text).failure(Ending(exit_code=-2))
+    assert (failure is not None) == before
+
+
 DECODE_LAYOUTS = [
     (
         (
