@@ -93,6 +93,11 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
+def apart(value: float, reference: float) -> str:
+    """Return by how much a value differs from another, in per cent with a sign."""
+    return f"{(value / reference - 1) * 100:+.1f} %"
+
+
 def speeds() -> str:
     """Return speed, accept length and step time of each setting and load."""
     rows = [
@@ -190,15 +195,14 @@ def clients() -> str:
         rounds: list[dict[str, Any]] = json.loads((EXAMPLES / "h200-more" / file).read_text())
         for one in rounds:
             ours, theirs = one["sweeper"], one["sglang"]
-            apart = [
-                f"{(ours[a] / theirs[b] - 1) * 100:+.1f} %"
-                for a, b in CLIENT_NUMBERS.items()
-                if a in ("output_tok_s", "tpot_p50_ms", "e2e_p50_ms")
+            differences = [
+                apart(ours[number], theirs[CLIENT_NUMBERS[number]])
+                for number in ("output_tok_s", "tpot_p50_ms", "e2e_p50_ms")
             ]
             rows.append(
                 [
                     *(setting, one["load"], one["round"] + 1),
-                    *(ours["output_tok_s"], theirs["output_throughput"], *apart),
+                    *(ours["output_tok_s"], theirs["output_throughput"], *differences),
                     *(ours["ttft_p99_ms"], theirs["p99_ttft_ms"]),
                     *(ours["accept_length"], theirs["accept_length"]),
                 ]

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from scripts.evidence import (
     EXAMPLES,
+    apart,
     complete,
     fastest_step_ms,
     markdown,
@@ -61,6 +62,10 @@ def graphs(record: TrialRecord) -> str:
     return str(record.trial.point.get("cuda_graph", "on"))
 
 
+def _speculating() -> list[TrialRecord]:
+    return [r for r in measured() if r.trial.point and graphs(r) == "on"]
+
+
 def settings() -> str:
     """Return all settings, the fastest for one stream first."""
     rows = []
@@ -94,7 +99,7 @@ def refused() -> str:
 
 def again() -> str:
     """Return what was measured twice: alone on a GPU, and here."""
-    here = {name(r): r for r in measured() if graphs(r) == "on" and r.trial.point}
+    here = {name(r): r for r in _speculating()}
     rows = []
     for record in (r for folder in OTHERS for r in complete(folder)):
         other = here.get(name(record))
@@ -104,17 +109,13 @@ def again() -> str:
         alone_ms, here_ms = fastest_step_ms(record), fastest_step_ms(other)
         rows.append(
             [
-                *(name(record), alone_tok_s, here_tok_s, _apart(here_tok_s, alone_tok_s)),
-                *(alone_ms, here_ms, _apart(here_ms, alone_ms)),
+                *(name(record), alone_tok_s, here_tok_s, apart(here_tok_s, alone_tok_s)),
+                *(alone_ms, here_ms, apart(here_ms, alone_ms)),
                 *(single(record).accept_length, single(other).accept_length),
             ]
         )
     head = ["setting", "alone tok/s", "here tok/s", "apart", "alone fastest step ms", "here"]
     return markdown([*head, "apart", "alone accept length", "here"], rows)
-
-
-def _apart(value: float, reference: float) -> str:
-    return f"{(value / reference - 1) * 100:+.1f} %"
 
 
 def _setting(point: Point) -> Setting:
@@ -134,10 +135,6 @@ def _terms(point: Point) -> list[float]:
     steps, topk = int(point["steps"]), int(point["topk"])
     tokens = int(point["draft_tokens"]) - 1
     return [1.0, steps, tokens, float(topk > 1), steps * (topk - 1)]
-
-
-def _speculating() -> list[TrialRecord]:
-    return [r for r in measured() if r.trial.point and graphs(r) == "on"]
 
 
 def _plain_ms() -> float:
@@ -162,9 +159,9 @@ def cost_model() -> str:
         small = step_ms(SMALL, _setting(point), 1)
         rows.append(
             [
-                *(name(record), seen, told, _apart(told, seen)),
+                *(name(record), seen, told, apart(told, seen)),
                 "held out" if index % 2 else "fitted",
-                *(_apart(small, seen), single(record).accept_length),
+                *(apart(small, seen), single(record).accept_length),
                 accept_length(SMALL, _setting(point), "chat"),
             ]
         )
@@ -208,13 +205,13 @@ def without_graphs() -> str:
             draft="ours", steps=_setting(pair["off"].trial.point).steps, graphs=False,
             draft_tokens=_setting(pair["off"].trial.point).draft_tokens,
         )  # fmt: skip
-        rows.append([label, on, off, off / on, _apart(step_ms(SMALL, setting, 1), off)])
+        rows.append([label, on, off, off / on, apart(step_ms(SMALL, setting, 1), off)])
     return markdown(["setting", "step ms", "without graphs", "times", "small-1gpu's error"], rows)
 
 
 def beside_auto() -> str:
     """Return the launches of the sweep in their order, beside the exhaustive run."""
-    here = {name(r): r for r in measured() if graphs(r) == "on" and r.trial.point}
+    here = {name(r): r for r in _speculating()}
     best = max(speed(r) for r in here.values())
     rows, seconds = [], 0.0
     for record in complete("h200-one"):
@@ -225,7 +222,7 @@ def beside_auto() -> str:
             [
                 *(record.trial.number + 1, record.trial.purpose, name(record)),
                 *(speed(record), found),
-                None if found is None else _apart(found, best),
+                None if found is None else apart(found, best),
                 seconds / 60,
             ]
         )

@@ -142,8 +142,8 @@ _LOADING = frozenset({Stage.ARGS, Stage.IMPORT, Stage.DIST_INIT, Stage.LOAD, Sta
 def _draft_rule(one: _Failed) -> Rule | None:
     launch, failure = one.record.trial.launch, one.failure
     draft = launch.flags.get(DRAFT_PATH)
-    fits = failure.kind is not FailureClass.DRAFT_INCOMPATIBLE or ALGORITHM not in launch.flags
-    if not fits and not _may_be_its_tree(one):
+    misfit = failure.kind is FailureClass.DRAFT_INCOMPATIBLE and ALGORITHM in launch.flags
+    if misfit and not _may_be_its_tree(one):
         identity = _draft_identity(launch)
         return Rule(
             reason=(
