@@ -199,19 +199,19 @@ class Space:
     def points(self) -> Iterator[dict[str, Scalar]]:
         """Yield each canonical point once, constraints not regarded, in a fixed order."""
         names = [p.name for p in self.parameters]
-
-        def extend(depth: int, partial: dict[str, Scalar]) -> Iterator[dict[str, Scalar]]:
+        # A stack, not a recursion: a space may have more parameters than Python has frames.
+        waiting: list[tuple[int, dict[str, Scalar]]] = [(0, {})]
+        while waiting:
+            depth, partial = waiting.pop()
             if depth == len(self.ordered):
                 yield {name: partial[name] for name in names if name in partial}
-                return
+                continue
             parameter = self.ordered[depth]
             active, value = self.resolve(parameter, partial)
             options: Sequence[Scalar | None] = parameter.values if active else (value,)
-            for option in options:
+            for option in reversed(options):
                 extended = partial if option is None else {**partial, parameter.name: option}
-                yield from extend(depth + 1, extended)
-
-        return extend(0, {})
+                waiting.append((depth + 1, extended))
 
     def settings(self, point: Point) -> tuple[dict[str, FlagValue], dict[str, str]]:
         """Return the flags and variables that a canonical point sets."""

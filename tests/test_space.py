@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,13 @@ def test_a_point_outside_the_space_is_refused_by_name(
 ) -> None:
     with pytest.raises(UserError, match=message):
         SPACE.canonical(point)
+
+
+def test_a_space_may_have_more_parameters_than_python_has_frames() -> None:
+    space = Space(parameters=tuple(numbers(f"p{i}", 1, 2) for i in range(1200)))
+    first, second = itertools.islice(space.points(), 2)
+    assert set(first.values()) == {1}
+    assert second == {**first, space.ordered[-1].name: 2}
 
 
 def test_a_circle_of_conditions_is_refused() -> None:

@@ -82,6 +82,7 @@ def measure(
     check: Callable[[], None] = _nothing,
     flush: str = "must",
     enough: Callable[[Sequence[RequestTiming]], bool] = _never,
+    on_warm: Callable[[], None] = _nothing,
 ) -> tuple[Measurement, tuple[RequestTiming, ...]]:
     """Measure one workload and return what it showed, with all requests.
 
@@ -102,6 +103,7 @@ def measure(
             the cache alone.
         enough: Asked after each pass but the last, with all requests so far; True leaves out the
             passes that remain.
+        on_warm: Told once the warm-up is over and before anything that counts is sent.
 
     Raises:
         BenchFailed: More than a fifth of the requests failed, or all of one pass; nothing came
@@ -160,6 +162,7 @@ def measure(
 
     if workload.warmup:
         _refuse_broken(run(_warmup(job, workload.warmup), -1), None)
+    on_warm()
     windows: list[Window] = []
     failed = 0
     for repeat in range(repeats):

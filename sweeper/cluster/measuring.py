@@ -73,7 +73,7 @@ def measure_workloads(
 
     try:
         for workload in assignment.workloads:
-            log_bytes = log.stat().st_size if log.is_file() else 0
+            part = _LogPart(log)
             measurement, requests = measure(
                 client,
                 url=server.url,
@@ -87,8 +87,9 @@ def measure_workloads(
                 on_progress=on_progress,
                 check=check,
                 enough=stops,
+                on_warm=part.begin,
             )
-            into.measurements.append(_with_log(measurement, engine, log, log_bytes))
+            into.measurements.append(_with_log(measurement, engine, part))
             into.requests.extend(requests)
             # After the last one nothing is left out, so the trial is complete.
             if into.is_worse or (workload is not assignment.workloads[-1] and stops(requests)):
@@ -101,13 +102,25 @@ def measure_workloads(
         raise
 
 
-def _with_log(measurement: Measurement, engine: Engine, path: Path, since: int) -> Measurement:
-    """Return `measurement` with what the log says of it, from byte `since` on."""
+@dataclass(slots=True)
+class _LogPart:
+    """What is written to a log from a moment on."""
+
+    path: Path
+    since_bytes: int = 0
+
+    def begin(self) -> None:
+        """Leave out what is there by now."""
+        self.since_bytes = self.path.stat().st_size if self.path.is_file() else 0
+
+
+def _with_log(measurement: Measurement, engine: Engine, part: _LogPart) -> Measurement:
+    """Return `measurement` with what the log says of it."""
     reader = engine.log_reader()
     if not isinstance(reader, ServingLog):
         return measurement
-    with contextlib.suppress(OSError), path.open("rb") as log:
-        log.seek(since)
+    with contextlib.suppress(OSError), part.path.open("rb") as log:
+        log.seek(part.since_bytes)
         while block := log.read(_LOG_BLOCK):
             reader.feed(block)
         if reader.accept_length_mean is not None:

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.errors import UserError
 from sweeper.planning.families import ruled_out, rules
-from sweeper.planning.plan import Plan, refusal
+from sweeper.planning.plan import LISTED_POINTS, Plan, refusal
 from sweeper.records import Point, Scalar, TrialRecord
 from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
 from sweeper.sampler.halton import halton_points
@@ -42,8 +42,10 @@ NEEDS = {"gp": ("torch", "scipy")}
 #: parameters at once, which must then be the same in all trials.
 _REPLAYED = ("tpe", "gp", "nsga2")
 _FLAT = ("gp", "nsga2")
-#: Random points tried where the space is too large to list.
+#: Random points tried where the space is too large to list, and where to end when those found
+#: nothing and it is walked in order: nearly all of it may be forbidden.
 DRAWS = 2000
+WALKED = 2 * LISTED_POINTS
 
 
 class Sampler(Protocol):
@@ -233,7 +235,7 @@ class Asker:
             if key not in taken:
                 yield point
         if not self.plan.complete:
-            for other in self.study.space.points():
+            for other in itertools.islice(self.study.space.points(), LISTED_POINTS, WALKED):
                 found = self._free(other, taken)
                 if found is not None:
                     yield found

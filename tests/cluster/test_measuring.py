@@ -33,6 +33,17 @@ def test_a_server_with_a_key_is_asked_and_measured_with_it(tmp_path: Path, key: 
     assert record.state is TrialState.COMPLETE
 
 
+def test_what_the_log_says_of_the_warm_up_is_left_out(tmp_path: Path) -> None:
+    slow = Workload(name="rate", max_tokens=64, warmup=8, concurrency=None, request_rate=2.0)
+    given = sending(tmp_path, slow)
+    launch = given.trial.launch
+    # The warm-up's eight streams are more than there are graphs for; one or two at a time are not.
+    flags = {**launch.flags, "cuda-graph-max-bs": 6, "decode-log-interval": 1}
+    record = ran(replace(given, trial=replace(given.trial, launch=replace(launch, flags=flags))))
+    assert "cuda graph: False" in (tmp_path / given.log).read_text()
+    assert record.measurements[0].no_graph_share == 0.0
+
+
 def test_only_a_trial_of_which_something_was_left_out_is_stopped_early(tmp_path: Path) -> None:
     one = Workload(name="single", max_tokens=8, warmup=0)
     two, other = replace(one, repeats=2), replace(one, name="other")

@@ -193,6 +193,22 @@ def test_a_space_too_large_to_list_is_searched_by_its_parameters() -> None:
     assert sampler.ask({study.launch(first).key}) not in (None, first)
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_space_too_large_to_list_that_forbids_nearly_all_comes_to_an_end(name: str) -> None:
+    many = [*range(1000)]
+    text = PLAIN[: PLAIN.index("parameters:")] + (
+        f"parameters: {{a: {{env: A, values: {many}}}, b: {{env: B, values: {many}}}, "
+        f"c: {{env: C, values: {many}}}}}\nconstraints: [a + b + c == 0]\n"
+    )
+    study = small_study(text + PLAIN[PLAIN.index("workloads:") :], sampler=name)
+    plan = make_plan(study)
+    assert not plan.complete
+    (only,) = plan.settings
+    sampler = make_sampler(study, plan)
+    assert sampler.ask(()) == {"a": 0, "b": 0, "c": 0}
+    assert sampler.ask({only}) is None
+
+
 def test_the_grid_follows_the_order_of_the_space() -> None:
     study = small_study(sampler="grid")
     plan = make_plan(study)
