@@ -4,15 +4,18 @@ Prints `raylet PID` and `held` once every server is in its stage. A line on its 
 Ray itself is lost, one short trial is run on what the executor makes of it: `next STATE`.
 """
 
+import itertools
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
-from sweeper.cluster import connect
+from sweeper.cluster import Assignment, Outcome, connect
 from sweeper.engines.sglang import SGLang
 from tests.cluster.stages import assignment, is_in
+
+#: Given one after another until as many as there are slots are in their stages at once.
+_MOST_TRIALS = 12
 
 
 def main() -> None:
@@ -28,22 +31,28 @@ def main() -> None:
     )
     import ray
 
-    held = {
-        slot: (stage, assignment(study, number, folder, stage, stop_s=960.0))
-        for number, (slot, stage) in enumerate(zip(executor.free_slots(), stages, strict=True))
-    }
-    for slot, (_, given) in held.items():
-        executor.submit(slot, given)
     raylet: int = ray.get(ray.remote(_parent).remote())
     print(f"raylet {raylet}", flush=True)
-    waiting = set(held)
+    stage_of = dict(zip(executor.free_slots(), stages, strict=True))
+    numbers = itertools.count()
+    given: dict[str, Assignment] = {}
+    ended: list[Outcome] = []
+    waiting = set(stage_of)
     while waiting:
-        time.sleep(0.05)
+        # All are free at first; later one whose trial a busy machine ended before its time.
+        for slot in executor.free_slots():
+            if (number := next(numbers)) > _MOST_TRIALS:
+                sys.exit(f"not all came into their stages: {ended}")
+            given[slot] = assignment(study, number, folder, stage_of[slot], stop_s=960.0)
+            executor.submit(slot, given[slot])
+            waiting.add(slot)
+        ended += executor.wait(0.05)
         now = executor.status()
         waiting = {
             slot
             for slot in waiting
-            if not is_in(held[slot][0], folder / held[slot][1].log, now[slot].stage)
+            if slot not in now
+            or not is_in(stage_of[slot], folder / given[slot].log, now[slot].stage)
         }
     print("held", flush=True)
 
