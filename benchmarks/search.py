@@ -32,7 +32,7 @@ from benchmarks.search_machines import all_landscapes
 from benchmarks.search_report import REGRET_AT, Run, ratios, table
 from benchmarks.search_tables import table_landscape
 from sweeper.judging.confirmation import Merit, next_confirmation
-from sweeper.objective import best, standings
+from sweeper.judging.standings import best, standings
 from sweeper.records import Point, Purpose, TrialRecord
 from sweeper.sampler import make_sampler
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.cluster import Status, SweepNumbers
-from sweeper.objective import Standing, baseline, best, standings
+from sweeper.judging.standings import Standing, baseline, best, standings
 from sweeper.records import Purpose, Trial, TrialRecord
 from sweeper.study import Study
 

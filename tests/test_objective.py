@@ -5,18 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import UserError
-from sweeper.objective import (
-    Objective,
-    Slo,
-    baseline,
-    best,
-    broken_slos,
-    dominates,
-    pareto_front,
-    parse_slo,
-    standings,
-    values,
-)
+from sweeper.judging.standings import baseline, best, dominates, pareto_front, standings
+from sweeper.objective import Objective, Slo, broken_slos, parse_slo, values
 from sweeper.records import Purpose, TrialState
 from tests.build import make_launch, make_record
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sweeper.errors import FailureClass
+from sweeper.judging.standings import standings
 from sweeper.judging.verdict import judge
-from sweeper.objective import Objective, sample, standings, trend
+from sweeper.objective import Objective, sample, trend
 from sweeper.planning.agenda import Ledger
 from sweeper.planning.plan import make_plan
 from sweeper.records import HostFacts, Point, Purpose, Trial, TrialRecord, TrialState

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.objective import Objective, standings, trend
+from sweeper.judging.standings import standings
+from sweeper.objective import Objective, trend
 from sweeper.records import HostFacts, Purpose, TrialRecord
 from sweeper.statistics.trend import LAUNCH_NOISE, Sample, roughness, trend_of
 from tests.build import make_launch, make_record

@@ -16,7 +16,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from sweeper.objective import Standing, best, contenders, sample, standings, trend
+from sweeper.judging.standings import Standing, best, contenders, standings
+from sweeper.objective import sample, trend
 from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sweeper.errors import Failure, FailureClass, Stage
 from sweeper.judging.answers import answers_agree, by_prompt, degenerate
-from sweeper.objective import DEGENERATE_MARGIN
+from sweeper.judging.standings import DEGENERATE_MARGIN
 from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState, Workload
 
 #: A mean of so few tokens a verify step means that no draft is ever accepted (cases A15), and

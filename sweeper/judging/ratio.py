@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
-from sweeper.objective import Standing, contenders, sample
+from sweeper.judging.standings import Standing, contenders
+from sweeper.objective import sample
 from sweeper.records import TrialRecord
 from sweeper.statistics.intervals import Interval, student_t
 from sweeper.statistics.trend import LAUNCH_NOISE, Sample, Trend, pass_noise, roughness

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
-from sweeper.objective import Standing, baseline, best, standings, trend
+from sweeper.judging.standings import Standing, baseline, best, standings
+from sweeper.objective import trend
 from sweeper.records import Launch, TrialRecord
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
 from sweeper.space import point_text

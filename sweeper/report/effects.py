@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import UserError
-from sweeper.objective import Objective, Standing, standings
+from sweeper.judging.standings import Standing, standings
+from sweeper.objective import Objective
 from sweeper.records import Scalar, TrialRecord
 from sweeper.report.settings import active_point, is_simulated, setting_text, speculation
 from sweeper.space import point_text, suggest

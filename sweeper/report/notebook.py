@@ -9,7 +9,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from sweeper.errors import UserError
-from sweeper.objective import Objective, Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, pareto_front, standings
+from sweeper.objective import Objective
 from sweeper.records import Scalar
 from sweeper.report.draw_effects import draw_heat, draw_paired
 from sweeper.report.effects import heat_info, paired_info

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from sweeper.objective import Standing
+from sweeper.judging.standings import Standing
 from sweeper.records import RequestTiming
 from sweeper.report.settings import is_simulated, setting_text
 from sweeper.statistics.intervals import stream_speeds

@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.objective import Objective, standings
+from sweeper.judging.standings import standings
+from sweeper.objective import Objective
 from sweeper.records import TrialRecord, TrialState
 from sweeper.redaction import redact_text, redact_words
 from sweeper.report.settings import is_simulated, setting_text

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sweeper.objective import Objective, Standing, standings
+from sweeper.judging.standings import Standing, standings
+from sweeper.objective import Objective
 from sweeper.planning.families import rules
 from sweeper.report import tables
 from sweeper.report.draw_effects import (

@@ -3,7 +3,8 @@
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from sweeper.objective import Objective, Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, pareto_front, standings
+from sweeper.objective import Objective
 from sweeper.report.provenance import CompareInfo, provenance_info
 from sweeper.report.run import Run
 from sweeper.report.settings import axis_title

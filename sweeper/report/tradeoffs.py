@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.objective import Objective, Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, pareto_front, standings
+from sweeper.objective import Objective
 from sweeper.records import Measurement, TrialRecord, TrialState
 from sweeper.report.settings import is_simulated, setting_text
 from sweeper.study import Study

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from sweeper.objective import Objective, Standing, baseline, best, standings
+from sweeper.judging.standings import Standing, baseline, best, standings
+from sweeper.objective import Objective
 from sweeper.records import Trial, TrialRecord, TrialState
 from sweeper.space import point_text
 from sweeper.study import Study

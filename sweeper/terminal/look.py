@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from sweeper.config import parse_study
+from sweeper.judging.standings import Standing, standings
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.objective import Standing, standings
 from sweeper.planning.misfits import comparable
 from sweeper.records import TrialRecord
 from sweeper.redaction import redact_text

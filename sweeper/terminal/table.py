@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.objective import Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, pareto_front, standings
 from sweeper.records import Scalar, TrialRecord
 from sweeper.space import point_text
 from sweeper.study import Study

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sweeper.objective import Standing, standings
+from sweeper.judging.standings import Standing, standings
 from sweeper.records import RequestTiming
 from sweeper.report.prompts import (
     Acceptance,

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.search_landscapes import Landscape, calibrated
 from sweeper.config import find_space, load_study
-from sweeper.objective import best, standings
+from sweeper.judging.standings import best, standings
 from sweeper.planning.plan import make_plan
 from sweeper.records import Point, Purpose, TrialRecord, TrialState
 from sweeper.sampler import make_sampler

@@ -20,7 +20,7 @@ from sweeper.engines.simulated.noise import launch_factor
 from sweeper.engines.simulated.resolve import Resolved
 from sweeper.engines.simulated.scheduler import Scheduler
 from sweeper.engines.simulated.server import Server
-from sweeper.engines.simulated.setting import setting_of
+from sweeper.engines.simulated.setting import setting_of, tree_is_too_small
 from sweeper.engines.simulated.settings import Settings
 from sweeper.engines.simulated.startup import SchedulerDied, Startup
 
@@ -110,7 +110,7 @@ async def serve(server: Server, children: dict[int, str]) -> int:
     if not lies and not await _listen(server, tree, runner):
         return await _mistake_the_other(server, tree)
     deadly = any(name in server.faults for name in (*_DEADLY, "draft_dies_at_first_request"))
-    if deadly or _tree_is_too_small(server):
+    if deadly or tree_is_too_small(server.resolved, server.setting):
         server.scheduler.fate = lambda job: _fate(server, tree, job)
     if "slow_jit" in server.faults:
         server.scheduler.slow_until_s = server.clock.now_s() + _SLOW_AFTER_JIT_S
@@ -213,7 +213,7 @@ async def _watch_children(server: Server, tree: Tree) -> None:
 
 async def _fate(server: Server, tree: Tree, job: Job) -> None:
     """Let a fault strike at the request that it is for, a draft tree's at the first one."""
-    if _tree_is_too_small(server):
+    if tree_is_too_small(server.resolved, server.setting):
         server.scheduler.silence()
         shape = server.setting
         await tree.die_serving(server, tracebacks.tree_too_small(shape.steps, shape.draft_tokens))
@@ -226,13 +226,6 @@ async def _fate(server: Server, tree: Tree, job: Job) -> None:
             continue
         if job.produced >= min(_TOKENS_BEFORE_FAULT, max(job.limit // 2, 1)):
             await _die(server, tree, name)
-
-
-def _tree_is_too_small(server: Server) -> bool:
-    """Tell whether the draft's tree cannot hold a path of all its steps."""
-    shape = server.setting
-    is_tree = server.resolved.speculating and shape.draft != "ngram" and shape.topk > 1
-    return is_tree and shape.draft_tokens <= shape.steps
 
 
 async def _die(server: Server, tree: Tree, name: str) -> None:

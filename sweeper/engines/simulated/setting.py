@@ -20,6 +20,23 @@ def tree_limit(steps: int, topk: int) -> int:
     return 1 + topk + (steps - 1) * topk**2
 
 
+def tree_is_too_large(resolved: Resolved, setting: Setting) -> bool:
+    """Tell whether the draft yields fewer nodes than its tree is to have; no start survives it."""
+    steps, topk, tokens = setting.steps, setting.topk, setting.draft_tokens
+    fits = topk >= 1 and steps >= 1 and 2 <= (tokens or 0) <= tree_limit(steps, topk)
+    return _drafts(resolved, setting) and not fits
+
+
+def tree_is_too_small(resolved: Resolved, setting: Setting) -> bool:
+    """Tell whether the tree cannot hold a path of all its steps; no request survives it."""
+    is_tree = _drafts(resolved, setting) and setting.topk > 1
+    return is_tree and setting.draft_tokens <= setting.steps
+
+
+def _drafts(resolved: Resolved, setting: Setting) -> bool:
+    return resolved.speculating and setting.draft != "ngram"
+
+
 def setting_of(resolved: Resolved, environ: Mapping[str, str]) -> Setting:
     """Return what of the flags and of the environment the speed depends on."""
     flags = resolved.flags

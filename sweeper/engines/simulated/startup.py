@@ -12,7 +12,7 @@ from contextlib import closing
 from sweeper.engines.simulated import tracebacks
 from sweeper.engines.simulated.log import bar
 from sweeper.engines.simulated.server import Server
-from sweeper.engines.simulated.setting import DRAFT_BACKENDS, tree_limit
+from sweeper.engines.simulated.setting import DRAFT_BACKENDS, tree_is_too_large
 from sweeper.engines.simulated.tracebacks import Death
 
 #: Share of `SWEEPER_SIM_START_S` that each stage takes. Of a start of ten minutes with a model
@@ -183,13 +183,8 @@ class Startup:
         server, flags = self.server, self.server.flags
         if "build_missing" in server.faults:
             self._strike("build_missing")
-        steps, topk = server.setting.steps, server.setting.topk
-        tokens = server.setting.draft_tokens
-        too_large = (
-            server.resolved.speculating
-            and server.setting.draft != "ngram"
-            and not (topk >= 1 and steps >= 1 and 2 <= (tokens or 0) <= tree_limit(steps, topk))
-        )
+        topk, tokens = server.setting.topk, server.setting.draft_tokens
+        too_large = tree_is_too_large(server.resolved, server.setting)
         if not server.resolved.decode_graphs:
             self.log.each_rank(
                 "Disable decode CUDA graph because cuda_graph_config resolved "
