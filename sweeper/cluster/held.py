@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -66,6 +66,11 @@ class Held:
     asked_s: float = 0.0
     status: Status = field(default_factory=Status)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has started and runs no trial."""
+        return self.actor is not None and self.starting is None and self.ref is None
+
     def start(self, study: str, shape: Shape, owner: Owner) -> None:
         """Start the actors; returns at once, and `starting` becomes their answer.
 
@@ -105,6 +110,20 @@ class Held:
         self.starting = self.actor.facts.remote()
         self.since_s = time.monotonic()
 
+    def has_started(self, limit_s: float) -> bool:
+        """Tell whether the actors have started, and take what they say of where they are.
+
+        Raises:
+            RayError: They never will, or it takes longer than `limit_s`.
+        """
+        done, _ = ray.wait([self.starting], timeout=0)
+        if done:
+            self.facts, self.raylet = ray.get(self.starting)
+            self.starting = None
+        elif time.monotonic() - self.since_s > limit_s:
+            raise GetTimeoutError(f"did not start in {limit_s:g} s")
+        return bool(done)
+
     def _bundle(self, index: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
 
@@ -131,6 +150,23 @@ class Held:
         ).remote(assignment)
         self.status = Status(number=assignment.trial.number)
         self.asked_s = time.monotonic()
+
+    def ask(self) -> None:
+        """Ask the actor what it is doing, unless its answer is awaited."""
+        if self.status_ref is None:
+            self.status_ref = self.actor.status.remote()
+            self.asked_s = time.monotonic()
+
+    def is_silent(self, limit_s: float) -> bool:
+        """Take the answer if it is there; tell whether it has been awaited for too long."""
+        done, _ = ray.wait([self.status_ref], timeout=0)
+        if not done:
+            return time.monotonic() - self.asked_s > limit_s
+        self.status_ref = None
+        with contextlib.suppress(RayError):
+            status = ray.get(done[0])
+            self.status = status if status.number is not None else self.status
+        return False
 
     def finish(self) -> None:
         """Forget the trial that has ended."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 
 from sweeper.cluster import placing, scaling
 from sweeper.cluster.assignment import Assignment, Status, host_name, run_mark
@@ -188,27 +188,16 @@ class RayExecutor:
         return [h.starting for h in self._slots.values() if h.starting is not None]
 
     def _idle(self) -> list[str]:
-        return [
-            name
-            for name, held in self._slots.items()
-            if held.actor is not None
-            and held.starting is None
-            and held.ref is None
-            and name not in self._service.lost
-        ]
+        lost = self._service.lost
+        return [n for n, held in self._slots.items() if held.is_idle and n not in lost]
 
     def _look_at_starts(self) -> None:
         for name, held in list(self._slots.items()):
             if held.starting is None:
                 continue
             try:
-                done, _ = ray.wait([held.starting], timeout=0)
-                if done:
-                    held.facts, held.raylet = ray.get(held.starting)
-                    held.starting = None
+                if held.has_started(_ACTOR_START_S):
                     self._check_hardware(name)
-                elif time.monotonic() - held.since_s > _ACTOR_START_S:
-                    raise GetTimeoutError(f"did not start in {_ACTOR_START_S:g} s")
             except RayError as error:
                 self._lose_actor(name, f"did not start: {line_of(error)}")
 
@@ -316,20 +305,10 @@ class RayExecutor:
         """
         busy = self._busy()
         for held in busy.values():
-            if held.status_ref is None:
-                held.status_ref = held.actor.status.remote()
-                held.asked_s = time.monotonic()
+            held.ask()
         # What is not there yet is read by the next call, half a second later.
         for held in busy.values():
-            done, _ = ray.wait([held.status_ref], timeout=0)
-            if done:
-                held.status_ref = None
-                try:
-                    status = ray.get(done[0])
-                except RayError:
-                    continue
-                held.status = status if status.number is not None else held.status
-            elif time.monotonic() - held.asked_s > self._silent_s:
+            if held.is_silent(self._silent_s):
                 ray.kill(held.actor)
         return {name: h.status for name, h in busy.items()}
 
