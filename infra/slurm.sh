@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # One sweep on the nodes of one Slurm job:  sbatch infra/slurm.sh SPACE.yaml RUNS_FOLDER
+# PYTHON is the one that has Sweeper, on all nodes; python3 if not set.
 # RUNS_FOLDER is on a file system that all nodes share. Submitted again, it goes on where it was.
 #SBATCH --job-name=sweeper
 #SBATCH --nodes=2

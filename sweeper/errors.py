@@ -175,12 +175,14 @@ class Failure:
         stage: How far the server had come.
         line: The one line (of the log, or of our own finding) that shows it.
         exit_code: The server's return code as subprocess gives it; None while it lived.
+        limit_s: The limit of a start that it passed, engine seconds; None for all other failures.
     """
 
     kind: FailureClass
     stage: Stage
     line: str
     exit_code: int | None = None
+    limit_s: float | None = None
 
     @property
     def policy(self) -> Policy:

@@ -38,7 +38,7 @@ from sweeper.planning.preflight import ask_engine
 from sweeper.planning.strata import divide, hardware_of, on_hardware
 from sweeper.records import TrialRecord
 from sweeper.sampler import make_sampler
-from sweeper.serving import Gpus, detect
+from sweeper.serving import Gpus, detect, unseen
 from sweeper.store import Store, newest_run, next_run
 from sweeper.stratum import Numbers, Stratum
 from sweeper.study import Study
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         gpus = detect()
         here = bool(gpus.devices())
-        study = study_of(options, gpus_here=here)
+        study = study_of(options, gpus_here=here, unseen=unseen())
         checked = ask_engine(study, make_plan(study), gpus_present=here, say=_say)
         study, plan = checked.study, checked.plan
         if options.plan:

@@ -8,7 +8,7 @@ from sweeper.config import parse_study
 from sweeper.errors import FailureClass, StopSweep
 from sweeper.planning.agenda import MAX_RETRIES, Ledger, fitting, next_trial
 from sweeper.planning.plan import make_plan
-from sweeper.records import Point, Purpose, Trial, TrialRecord, TrialState
+from sweeper.records import Limits, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Budget, Study
 from tests.build import make_record
 from tests.test_config import GOOD
@@ -154,6 +154,32 @@ def test_a_broken_installation_of_yesterday_is_tried_again(study: Study) -> None
     records, left = fitting(one, study)
     assert records == []
     assert "tried again" in left[0]
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "limits", "again"),
+    [
+        (1800.0, Limits(), False),
+        (300.0, Limits(), False),
+        (1800.0, Limits(start_s=3600.0), True),
+        (300.0, Limits(silence_s=900.0), True),
+        (1800.0, Limits(start_s=900.0), False),
+        (None, Limits(start_s=3600.0), False),
+    ],
+)
+def test_a_start_that_passed_a_limit_is_tried_again_once_that_is_raised(
+    study: Study, passed_s: float | None, limits: Limits, again: bool
+) -> None:
+    (slow,) = play(
+        replace(study, budget=Budget(launches=1)),
+        TrialState.INFEASIBLE,
+        FailureClass.START_TIMEOUT,
+    )
+    assert slow.failure is not None
+    slow = replace(slow, failure=replace(slow.failure, limit_s=passed_s))
+    records, left = fitting([slow], replace(study, limits=limits))
+    assert records == ([] if again else [slow])
+    assert bool(left) == again
 
 
 def with_budget(study: Study, *, every: int | None = None, **budget: int) -> Study:

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.errors import UserError
 from sweeper.judging.verdict import judge
 from sweeper.records import Purpose, TrialState
 from sweeper.store import Store
+from sweeper.terminal.options import parse_options, study_of
 from tests.cluster.stages import GONE_S, Countdown
 
 TINY = """\
@@ -161,6 +163,16 @@ def test_a_sweep_goes_from_the_space_file_to_the_command(
     assert again.returncode == 0
     assert "going on with 5 finished trials" in again.stdout
     assert len(store.records()) == len(records)
+
+
+def test_gpus_that_cannot_be_seen_are_not_taken_for_none(space: Path) -> None:
+    options = parse_options([str(space)])
+    with pytest.raises(UserError, match=r"cannot be seen: no driver.*kind: sglang"):
+        study_of(options, gpus_here=False, unseen="no driver")
+    assert study_of(options, gpus_here=False).simulated
+    text = TINY.replace("engine:\n", "engine:\n  kind: simulated\n")
+    space.write_text(text, encoding="utf-8")
+    assert study_of(options, gpus_here=False, unseen="no driver").simulated
 
 
 @pytest.mark.slow

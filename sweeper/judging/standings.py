@@ -15,7 +15,7 @@ from sweeper.objective import Objective, Slo, baseline_keys, broken_slos, sample
 from sweeper.records import Purpose, TrialRecord
 from sweeper.statistics.trend import LAUNCH_NOISE, Sample, Trend, trend_of
 
-#: Settings whose medians differ by less are a tie (DESIGN: ties within 1 %).
+#: Settings whose medians differ by less are a tie.
 TIE = 0.01
 #: A setting may have so many more degenerate answers than the baseline, as a share of all.
 DEGENERATE_MARGIN = 0.2

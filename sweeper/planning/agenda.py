@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.errors import Fault, StopSweep
+from sweeper.errors import Failure, Fault, StopSweep
 from sweeper.judging.confirmation import Merit, confirmation_block, next_confirmation, no_merit
 from sweeper.planning.families import covered, ruled_out, rules
 from sweeper.planning.misfits import misfit
 from sweeper.planning.plan import refusal
-from sweeper.records import Launch, Point, Purpose, Trial, TrialRecord, TrialState
+from sweeper.records import Launch, Limits, Point, Purpose, Trial, TrialRecord, TrialState
 from sweeper.study import Study
 
 MAX_RETRIES = 2
@@ -277,6 +277,12 @@ def _stop_on_broken_installation(records: Iterable[TrialRecord]) -> None:
             )
 
 
+def _has_more_time(failure: Failure, limits: Limits) -> bool:
+    """Tell whether a start passed a limit that has been raised since."""
+    passed, now = failure.limit_s, (limits.start_s, limits.silence_s)
+    return passed is not None and passed not in now and passed < max(now)
+
+
 def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRecord], list[str]]:
     """Return the stored records that still mean something for `study`, and why others do not.
 
@@ -290,6 +296,8 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
         why = misfit(record, study, baseline_key=base, context=context)
         if record.failure and record.failure.policy.fault is Fault.INSTALLATION:
             why = "the installation was broken then; they are tried again"
+        if record.failure and _has_more_time(record.failure, study.limits):
+            why = "they have more time to start now; they are tried again"
         if why is None:
             kept.append(record)
         else:

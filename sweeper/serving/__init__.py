@@ -1,7 +1,16 @@
 """Owning server processes: started, waited for, stopped and proven gone."""
 
 from sweeper.serving.control import ControlAnswer
-from sweeper.serving.gpus import FakeGpus, GpuDevice, Gpus, Holder, NoGpus, NvmlGpus, detect
+from sweeper.serving.gpus import (
+    FakeGpus,
+    GpuDevice,
+    Gpus,
+    Holder,
+    NoGpus,
+    NvmlGpus,
+    detect,
+    unseen,
+)
 from sweeper.serving.ports import Ports, reserve_ports
 from sweeper.serving.process import StopReport
 from sweeper.serving.processes import ProcessId, sweep_marked
@@ -29,4 +38,5 @@ __all__ = [
     "start",
     "start_rank",
     "sweep_marked",
+    "unseen",
 ]

@@ -14,7 +14,17 @@ from typing import Protocol
 
 from sweeper.serving.processes import ProcessId, name_of
 
-__all__ = ["FakeGpus", "GpuDevice", "Gpus", "Holder", "NoGpus", "NvmlGpus", "ProcessId", "detect"]
+__all__ = [
+    "FakeGpus",
+    "GpuDevice",
+    "Gpus",
+    "Holder",
+    "NoGpus",
+    "NvmlGpus",
+    "ProcessId",
+    "detect",
+    "unseen",
+]
 
 _MIB = 1024 * 1024
 
@@ -235,6 +245,21 @@ def detect() -> Gpus:
     except OSError:
         return NoGpus()
     return gpus if gpus.devices() else NoGpus()
+
+
+def unseen(devices: Path = Path("/dev")) -> str | None:
+    """Return why the GPUs that this machine has cannot be seen; None if it has none or they can.
+
+    Args:
+        devices: Where NVIDIA's kernel module shows a device for each GPU.
+    """
+    if not any(devices.glob("nvidia[0-9]*")):
+        return None
+    try:
+        NvmlGpus()
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _text(value: str | bytes) -> str:

@@ -180,13 +180,20 @@ class ServerProcess:
         self._tail.close()
         return self._report
 
-    def failure(self, *, stage: Stage | None = None, passed: str | None = None) -> Failure:
+    def failure(
+        self,
+        *,
+        stage: Stage | None = None,
+        passed: str | None = None,
+        limit_s: float | None = None,
+    ) -> Failure:
         """Return why it ended, after `end`.
 
         Args:
             stage: How far it had come, where that is known better than from the log.
             passed: The limit for which it was ended, in a few words. Then the failure is
                 `start_timeout`, unless the log shows a cause.
+            limit_s: That limit, engine seconds.
         """
         owned = self._supervised
         reached = stage or self.stage
@@ -208,7 +215,9 @@ class ServerProcess:
         )
         if passed is not None and (found is None or found.kind in _NO_CAUSE):
             line = f"{passed}; the log's last line: {self.last_line or 'none'}"
-            return Failure(kind=FailureClass.START_TIMEOUT, stage=reached, line=line)
+            return Failure(
+                kind=FailureClass.START_TIMEOUT, stage=reached, line=line, limit_s=limit_s
+            )
         if found is not None:
             return replace(found, line=redact_text(found.line))
         if self._foreign:

@@ -84,17 +84,17 @@ def wait_until_ready(
                     line="given up by its owner before it was ready",
                 )
             )
-        passed = None
+        passed, limit_s = None, limits.start_s
         if time.monotonic() > start_end:
             passed = f"not ready after {limits.start_s:g} s"
         elif time.monotonic() > silence_end:
             if process.compilers:
                 silence_end = time.monotonic() + silence_s
                 continue
-            passed = f"no progress for {limits.silence_s:g} s"
+            passed, limit_s = f"no progress for {limits.silence_s:g} s", limits.silence_s
         if passed is not None:
             if readiness.last_answer:
                 passed += f" (the last probe, {readiness.last_answer})"
             process.note_stacks()
             process.end()
-            raise LaunchFailed(process.failure(passed=passed))
+            raise LaunchFailed(process.failure(passed=passed, limit_s=limit_s))

@@ -99,6 +99,7 @@ TRIALS = pa.schema(
         ("failure_stage", pa.string()),
         ("failure_line", pa.string()),
         ("failure_exit_code", pa.int64()),
+        ("failure_limit_s", pa.float64()),
         ("failure_fault", pa.string()),
         ("reason", pa.string()),
         ("log", pa.string()),
@@ -171,6 +172,7 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
         "failure_stage": str(failure.stage) if failure else None,
         "failure_line": redact_text(failure.line) if failure else None,
         "failure_exit_code": failure.exit_code if failure else None,
+        "failure_limit_s": failure.limit_s if failure else None,
         "failure_fault": str(failure.policy.fault) if failure else None,
         "reason": redact_text(record.reason) if record.reason else record.reason,
         "log": record.log,
@@ -253,6 +255,7 @@ def record_of(
             stage=Stage(row["failure_stage"]),
             line=row["failure_line"] or "",
             exit_code=row["failure_exit_code"],
+            limit_s=row["failure_limit_s"],
         )
     server = None
     if row["server_version"] is not None:

@@ -35,7 +35,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help="use GPUs with this in their name only; default: search on each kind by itself",
     )
-    parser.add_argument("--launches", type=int, help="instead of budget.launches")
+    parser.add_argument("--launches", type=int, help="instead of budget.launches; budget.confirm is then a quarter of it at most")
     parser.add_argument("--seed", type=int, help="instead of the file's seed")
     parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")
     parser.add_argument(
@@ -47,15 +47,16 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def study_of(options: argparse.Namespace, *, gpus_here: bool) -> Study:
+def study_of(options: argparse.Namespace, *, gpus_here: bool, unseen: str | None = None) -> Study:
     """Return the study that the options mean, its engine resolved.
 
     Args:
         options: What `parse_options` read.
         gpus_here: Whether this machine has GPUs; a cluster that is joined counts as having some.
+        unseen: Why GPUs that it has cannot be seen.
 
     Raises:
-        UserError: The file or an option is wrong.
+        UserError: The file or an option is wrong, or "auto" cannot be decided.
     """
     study = load_study(find_space(options.space))
     if options.launches is not None:
@@ -72,6 +73,11 @@ def study_of(options: argparse.Namespace, *, gpus_here: bool) -> Study:
     if options.sampler is not None:
         study = replace(study, sampler=options.sampler)
     joins = choose_address(options.address, os.environ) is not None
+    if study.engine.kind == "auto" and not joins and unseen is not None:
+        raise UserError(
+            f"this machine has GPUs that cannot be seen: {unseen}; mend that, or say in the space "
+            "file what is meant, engine: {kind: sglang} or {kind: simulated}"
+        )
     study = study.resolved(gpus_present=joins or gpus_here)
     _check_inputs(study)
     return study

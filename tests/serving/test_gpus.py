@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.serving.gpus import FakeGpus, NoGpus, NvmlGpus, detect
+from sweeper.serving.gpus import FakeGpus, NoGpus, NvmlGpus, detect, unseen
 from sweeper.serving.memory import held_by, wait_for_level
 from sweeper.serving.processes import ProcessId
 from tests.serving.odd_server import hold_memory
@@ -110,6 +110,13 @@ def test_a_node_without_gpus_is_found_to_have_none() -> None:
         assert isinstance(gpus, NoGpus)
         assert gpus.devices() == ()
         assert gpus.driver_version() is None
+
+
+def test_gpus_that_do_not_answer_are_told_from_none(tmp_path: Path) -> None:
+    (tmp_path / "nvidiactl").touch()
+    assert unseen(tmp_path) is None
+    (tmp_path / "nvidia0").touch()
+    assert (unseen(tmp_path) is None) == isinstance(detect(), NvmlGpus)
 
 
 @pytest.mark.gpu

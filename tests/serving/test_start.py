@@ -104,6 +104,7 @@ def test_a_start_over_a_limit_is_given_up(
     assert failure.kind is FailureClass.START_TIMEOUT
     assert failure.exit_code is None
     assert ("no progress for" in failure.line) == ("silence_s" in changes)
+    assert failure.limit_s == changes.get("silence_s", changes.get("start_s"))
     assert marked(place.mark) == []
 
 
