@@ -119,6 +119,10 @@ class InstantExecutor:
         busy = {slot for slot, _ in self._busy}
         return [name for i in range(self.slots) if (name := f"slot-{i}") not in busy]
 
+    def starting_slots(self) -> list[str]:
+        """Return none."""
+        return []
+
     def lost_slots(self) -> dict[str, str]:
         """Return none."""
         return {}

@@ -387,7 +387,8 @@ class TrialRecord:
         host: Where it ran; None if nothing was started.
         started_at: UTC, ISO 8601.
         phases_s: Engine seconds by phase: turn (waiting for the node's other slots), start,
-            measure, stop, memory_free, and each stage of the start as `start.<stage>`.
+            measure, stop, memory_free, and each stage of the start as `start.<stage>`; lost, of
+            a trial whose node or other rank went away.
         log: Path of the server's log below the run folder; None if nothing was started.
         reason: For a setting refused before launch, why; for one that was launched, what was
             left when its server had ended.

@@ -6,7 +6,7 @@ stored rows keep the identity of the launch that they are of.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 HIDDEN = "***"
 
@@ -53,11 +53,7 @@ def is_secret_flag(word: str) -> bool:
 def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:
     """Return `values` with those of secret names hidden, and passwords in addresses."""
     return {
-        name: HIDDEN
-        if is_secret_name(name)
-        else redact_value(value)
-        if isinstance(value, str)
-        else value
+        name: HIDDEN if is_secret_name(name) else _redacted(value)
         for name, value in values.items()
     }
 
@@ -65,6 +61,12 @@ def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:
 def redact_value(value: str) -> str:
     """Return a setting's value without what can only be a secret, so that settings stay apart."""
     return _CERTAIN.sub(_hide, value)
+
+
+def _redacted(value: object) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_redacted, value))
+    return redact_value(value) if isinstance(value, str) else value
 
 
 def redact_words(words: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ from sweeper.planning.preflight import ask_engine
 from sweeper.planning.strata import divide, hardware_of, on_hardware
 from sweeper.records import TrialRecord
 from sweeper.sampler import make_sampler
-from sweeper.serving import Gpus, detect, unseen
+from sweeper.serving import Gpus, detect, first_visible, unseen
 from sweeper.store import Store, newest_run, next_run
 from sweeper.stratum import Numbers, Stratum
 from sweeper.study import Study
@@ -186,7 +186,8 @@ def _executor(
     interrupt: Interrupt,
 ) -> Executor:
     if options.executor == "inline":
-        gpu_ids = () if study.simulated else tuple(range(study.engine.gpus))
+        count, visible = study.engine.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpu_ids = () if study.simulated else first_visible(gpus, count, visible)
         return InlineExecutor(study.adapter, gpus, gpu_ids=gpu_ids)
     return connect(
         study.adapter,

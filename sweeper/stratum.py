@@ -179,7 +179,8 @@ class Stratum:
         since_s = self._submitted_s.pop(trial.number)
         record = outcome.record
         if outcome.lost is not None and not cancelled:
-            record = _lost_record(outcome)
+            spent_s = (self.now_s() - since_s) * outcome.assignment.time_scale
+            record = _lost_record(outcome, spent_s)
         if record is None:
             return None
         names = [workload.name for workload in self.study.workloads]
@@ -215,12 +216,13 @@ def _ask_nothing(_: Collection[str]) -> Point | None:
     return None
 
 
-def _lost_record(outcome: Outcome) -> TrialRecord:
+def _lost_record(outcome: Outcome, spent_s: float) -> TrialRecord:
     return TrialRecord(
         trial=outcome.assignment.trial,
         state=TrialState.FAILED,
         failure=Failure(kind=FailureClass.NODE_LOST, stage=Stage.SERVING, line=str(outcome.lost)),
         host=outcome.host,
         started_at=datetime.now(UTC).isoformat(),
+        phases_s={"lost": spent_s},
         log=outcome.assignment.log,
     )

@@ -63,7 +63,7 @@ class Sweep:
         while True:
             if not self._interrupted:
                 self._submit()
-            if not self._is_running:
+            if not (self._is_running or self._is_waiting):
                 return
             # Free slots have got their trials; what follows costs them no time.
             self._status = self.executor.status()
@@ -82,6 +82,13 @@ class Sweep:
     def _is_running(self) -> bool:
         return any(s.running for s in self.strata)
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a search goes on once a slot of its kind has started, while others are over."""
+        if self._interrupted:
+            return False
+        return any(s.is_stranded and s.executor.starting_slots() for s in self.strata)
+
     def _submit(self) -> None:
         for stratum in self.strata:
             stratum.submit()
@@ -93,7 +100,7 @@ class Sweep:
                 stratum.submit()
         if self.interrupt.count:
             self._interrupted = True  # while a slot was waited for
-        elif all(s.is_stranded for s in self.strata):
+        elif all(s.is_stranded for s in self.strata) and not self._is_waiting:
             lost = "; ".join(f"{s}: {why}" for s, why in self.executor.lost_slots().items())
             raise StopSweep(f"no slot is left ({lost})")
 

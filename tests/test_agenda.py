@@ -1,6 +1,7 @@
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from sweeper.errors import FailureClass, StopSweep
 from sweeper.planning.agenda import MAX_RETRIES, Ledger, fitting, next_trial
 from sweeper.planning.plan import make_plan
 from sweeper.records import Limits, Point, Purpose, Trial, TrialRecord, TrialState
+from sweeper.store import Store
 from sweeper.study import Budget, Study
 from tests.build import make_record
 from tests.test_config import GOOD
@@ -182,6 +184,37 @@ def test_a_start_that_passed_a_limit_is_tried_again_once_that_is_raised(
     assert bool(left) == again
 
 
+@pytest.mark.parametrize("purpose", ["retry", "confirmation"])
+def test_a_stored_setting_is_launched_again_with_its_secrets(purpose: str, tmp_path: Path) -> None:
+    text = GOOD.replace("launches: 5", "launches: 9, confirm: 3").replace(
+        "gpus: 1\n", "gpus: 1\n  env: {HF_TOKEN: s3cret}\n"
+    )
+    text = text.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    if purpose == "retry":
+        done = play(replace(study, budget=Budget(launches=1)))
+        done += play(
+            replace(study, budget=Budget(launches=2)),
+            TrialState.FAILED,
+            FailureClass.NODE_LOST,
+            done,
+        )[1:]
+    else:
+        done = play(replace(study, budget=Budget(launches=6)))
+    store = Store(tmp_path / "run")
+    store.create()
+    for record in done:
+        store.write(record)
+    stored = store.records()
+    assert all(r.trial.launch.env["HF_TOKEN"] == "***" for r in stored)
+    records, left = fitting(stored, study)
+    assert left == []
+    again = play(study, records=records)[len(records) :]
+    assert {r.trial.purpose for r in again} >= {Purpose.CONFIRM}
+    assert any(r.trial.retry_of is not None for r in again) == (purpose == "retry")
+    assert {r.trial.launch.env["HF_TOKEN"] for r in again} == {"s3cret"}
+
+
 def with_budget(study: Study, *, every: int | None = None, **budget: int) -> Study:
     return replace(
         study,
@@ -224,6 +257,35 @@ def test_the_reserve_is_spent_on_finalists_and_baseline_in_turn(
         assert bases[-1]
         assert not any(all(w) for w in itertools.pairwise(bases))
     assert fitting(records, study)[0] == records
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        (TrialState.INFEASIBLE, FailureClass.OOM),
+        (TrialState.FAILED, FailureClass.NODE_LOST),
+    ],
+)
+def test_a_larger_budget_goes_on_after_confirmations_that_could_not_be_finished(
+    study: Study, state: TrialState, kind: FailureClass
+) -> None:
+    searched = play(with_budget(study, launches=6))
+    stuck = play(with_budget(study, launches=18, confirm=12), state, kind, searched)
+    confirmed = [r for r in stuck if r.trial.purpose is Purpose.CONFIRM]
+    assert 0 < len(confirmed) < 12
+    assert all(r.trial.purpose is not Purpose.CONFIRM for r in stuck[: -len(confirmed)])
+    more = play(with_budget(study, launches=40, confirm=12), records=stuck)[len(stuck) :]
+    assert more[0].trial.purpose is Purpose.SEARCH
+    assert sum(r.trial.purpose is Purpose.CONFIRM for r in more) == 12
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_baseline_that_cannot_work_is_not_launched_again(study: Study, every: int) -> None:
+    plan = with_budget(study, every=every, launches=11)
+    first = play(with_budget(study, launches=1), TrialState.INFEASIBLE)
+    assert first[0].trial.purpose is Purpose.BASELINE
+    purposes = [r.trial.purpose for r in play(plan, records=first)]
+    assert purposes.count(Purpose.BASELINE) == 1
 
 
 def test_confirmations_wait_for_the_last_trial_of_the_search(study: Study) -> None:

@@ -34,7 +34,13 @@ def test_a_cap_that_only_speculation_brings_is_found_and_said(study: Study) -> N
 
 @pytest.mark.parametrize(
     "flag",
-    ["speculative-num-steps", "disable-cuda-graph", "cuda-graph-max-bs-decode", "port"],
+    [
+        "speculative-num-steps",
+        "disable-cuda-graph",
+        "cuda-graph-max-bs-decode",
+        "port",
+        "dist-init-addr",
+    ],
 )
 def test_what_is_swept_or_follows_from_it_is_fair(study: Study, flag: str) -> None:
     assert not unfair([ran(0, {flag: 1}), ran(1, {flag: 2})], study)

@@ -36,6 +36,9 @@ def test_names_that_only_look_like_secrets_are_kept(name: str) -> None:
 
 def test_values_of_secret_names_are_hidden() -> None:
     assert redact_mapping({"api-key": "abc", "port": 1}) == {"api-key": HIDDEN, "port": 1}
+    lists = {"lora-paths": ("a", "https://me:s3cret@host/x"), "cuda-graph-bs": (1, 2)}
+    hidden = ("a", "https://me:***@host/x")
+    assert redact_mapping(lists) == {"lora-paths": hidden, "cuda-graph-bs": (1, 2)}
 
 
 @pytest.mark.parametrize(

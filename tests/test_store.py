@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 
 from sweeper.config import parse_study
 from sweeper.errors import StudyLocked, UserError
-from sweeper.records import Measurement, RequestTiming, TrialState
+from sweeper.records import FlagValue, Measurement, RequestTiming, TrialState
 from sweeper.store import Store, newest_run, next_run
 from sweeper.store.schema import MEASUREMENTS, REQUESTS, SCHEMAS
 from tests.build import make_launch, make_record
@@ -123,6 +123,21 @@ def test_secrets_are_not_stored_and_the_identity_of_the_launch_stays(store: Stor
     (record,) = store.records()
     assert record.trial.launch.key == launch.key
     assert record.trial.launch.command[0] == launch.command[0]
+
+
+def test_a_secret_that_a_server_tells_otherwise_is_hidden_and_still_a_pair(store: Store) -> None:
+    record = make_record(0)
+    assert record.server is not None
+    told: dict[str, tuple[FlagValue | None, FlagValue | None]] = {
+        "api-key": ("s3cret", "****"),
+        "page-size": (1, 16),
+    }
+    facts = replace(record.server, rewritten=told, flags={"api-key": "s3cret"})
+    store.write(replace(record, server=facts))
+    (stored,) = store.records()
+    assert stored.server is not None
+    assert stored.server.rewritten == {"api-key": ("***", "***"), "page-size": (1, 16)}
+    assert stored.server.flags == {"api-key": "***"}
 
 
 @pytest.mark.parametrize(

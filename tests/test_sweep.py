@@ -42,11 +42,14 @@ class Slots:
     Attributes:
         kinds: Slot -> its GPUs.
         lose_after: Slot -> trials after which it dies with the next in its hands.
+        restarts: Slot -> looks for which it is then on its way again, and not lost.
     """
 
     kinds: dict[str, str]
     lose_after: dict[str, int] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    starting: dict[str, int] = field(default_factory=dict)
     busy: dict[str, Assignment] = field(default_factory=dict)
     ran: Counter[str] = field(default_factory=Counter)
     published: list[SweepNumbers] = field(default_factory=list)
@@ -56,7 +59,11 @@ class Slots:
         return self.kinds[slot]
 
     def free_slots(self) -> list[str]:
-        return [s for s in self.kinds if s not in self.busy and s not in self.lost]
+        away = self.busy.keys() | self.lost.keys() | self.starting.keys()
+        return [s for s in self.kinds if s not in away]
+
+    def starting_slots(self) -> list[str]:
+        return list(self.starting)
 
     def lost_slots(self) -> dict[str, str]:
         return self.lost
@@ -66,12 +73,19 @@ class Slots:
         self.busy[slot] = assignment
 
     def wait(self, timeout_s: float) -> list[Outcome]:
+        self.starting = {s: n - 1 for s, n in self.starting.items() if n > 1}
+        if not self.busy:
+            return []
         slot = next(iter(self.busy))
         given = self.busy.pop(slot)
         self.ran[slot] += 1
         host = HostFacts(host="node", slot=slot, gpu_name=self.kinds[slot])
         if self.ran[slot] > self.lose_after.get(slot, 10**6):
-            self.lost[slot] = "its node is gone"
+            if slot in self.restarts:
+                self.lose_after.pop(slot)
+                self.starting[slot] = self.restarts[slot]
+            else:
+                self.lost[slot] = "its node is gone"
             return [Outcome(slot=slot, assignment=given, lost=SlotLost("gone"), host=host)]
         speed = 100.0 + given.trial.number
         record = make_record(
@@ -186,9 +200,29 @@ def test_a_kind_that_loses_all_its_slots_leaves_the_other_its_search(
         # The lost trial's row says on which hardware it was.
         ("A100", TrialState.FAILED): 1,
     }
+    # What it took counts, as the hours of a budget do.
+    (gone,) = [r for r in store.records() if r.state is TrialState.FAILED]
+    assert gone.phases_s["lost"] > 0
     why = {s.live.kind: sweep.why_it_ended(s) for s in sweep.strata}
     assert "8 launches of the budget are used" in why["H200"]
     assert why["A100"].startswith("no slot is left")
+
+
+def test_a_search_goes_on_when_its_only_slot_has_started_anew_though_others_are_over(
+    study: Study, store: Store
+) -> None:
+    # The other kind's search is over long before.
+    slots = Slots(MIXED, lose_after={"slot-1": 2}, restarts={"slot-1": 50})
+    sweep = sweep_of(study, store, slots, io.StringIO())
+    sweep.run()
+    counts = Counter((hardware_of(r), r.state) for r in store.records())
+    assert counts == {
+        ("H200", TrialState.COMPLETE): 8,
+        ("A100", TrialState.COMPLETE): 3,
+        ("A100", TrialState.FAILED): 1,
+    }
+    for stratum in sweep.strata:
+        assert "launches of the budget are used" in sweep.why_it_ended(stratum)
 
 
 def test_a_sweep_without_any_slot_left_stops_and_says_why(study: Study, store: Store) -> None:

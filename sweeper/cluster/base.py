@@ -49,6 +49,9 @@ class Executor(Protocol):
     def free_slots(self) -> list[str]:
         """Return the slots that are alive and idle; may wait for one until somebody interrupts."""
 
+    def starting_slots(self) -> list[str]:
+        """Return the slots in service that are on their way and take no trial yet."""
+
     def lost_slots(self) -> dict[str, str]:
         """Return each slot that is out of service -> why."""
 

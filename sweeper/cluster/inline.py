@@ -50,6 +50,10 @@ class InlineExecutor:
         """Return the one slot if it is idle."""
         return [] if self._thread is not None or self._service.lost else [SLOT]
 
+    def starting_slots(self) -> list[str]:
+        """Return none: the slot is there or out of service."""
+        return []
+
     def lost_slots(self) -> dict[str, str]:
         """Return the slot if it is out of service."""
         return dict(self._service.lost)

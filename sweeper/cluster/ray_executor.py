@@ -250,6 +250,11 @@ class RayExecutor:
             self._look_at_starts()
         return self._idle()
 
+    def starting_slots(self) -> list[str]:
+        """Return the slots whose actors start, anew where one has died."""
+        self._look_at_starts()
+        return [name for name, held in self._slots.items() if held.starting is not None]
+
     def _busy(self) -> dict[str, Held]:
         return {name: held for name, held in self._slots.items() if held.ref is not None}
 

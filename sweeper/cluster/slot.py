@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,11 +22,12 @@ from ray.exceptions import RayError
 
 from sweeper.cluster.assignment import Assignment, Cancelled, Status, host_name
 from sweeper.cluster.follower import RankHolder, Seat, rank_flags
+from sweeper.cluster.joining import line_of
 from sweeper.cluster.trial import run_trial, state_of
 from sweeper.engines.base import Engine
 from sweeper.errors import Failure, FailureClass, Stage
 from sweeper.records import FlagValue, HostFacts, TrialRecord
-from sweeper.serving import Gpus, Ports, ProcessId, detect, reserve_ports, sweep_marked
+from sweeper.serving import Gpus, Ports, ProcessId, detect, index_of, reserve_ports, sweep_marked
 
 #: Real seconds that a follower may take to prove its process gone, its GPU memory included.
 _DISMISS_S = 180.0
@@ -70,7 +72,7 @@ class _Seated:
 
     def __init__(self, owner: Owner) -> None:
         self.gpus: Gpus = detect()
-        self.gpu_ids = tuple(int(i) for i in ray.get_gpu_ids())
+        self.gpu_ids = tuple(index_of(self.gpus, str(i)) for i in ray.get_gpu_ids())
         self.raylet = raylet = ProcessId.of(os.getppid())
         host, driver = owner.driver
         # Containers of one host may share its name, and do not see each other's processes.
@@ -148,12 +150,13 @@ class Slot:
     def run(self, assignment: Assignment) -> TrialRecord | None:
         """Run one trial; None if it was cancelled."""
         self._begin(assignment.trial.number)
-        started_at = datetime.now(UTC).isoformat()
+        started_at, begun_s = datetime.now(UTC).isoformat(), time.monotonic()
+        record: TrialRecord | None = None
         try:
             with contextlib.ExitStack() as stack:
                 if self._followers:
                     assignment = self._gather(assignment, stack)
-                return run_trial(
+                record = run_trial(
                     assignment,
                     self._engine,
                     self._host,
@@ -162,6 +165,12 @@ class Slot:
                     on_status=self._set_status,
                     cancelled=self._given_up,
                 )
+        except RayError as error:
+            if record is None:
+                raise
+            # It was measured; only the end of another rank was not seen.
+            left = f"after the server's end: {line_of(error)}"
+            return replace(record, reason=record.reason or left)
         except Cancelled:
             if self._broken is None:
                 return None
@@ -171,10 +180,12 @@ class Slot:
                 failure=self._broken,
                 host=self._host,
                 started_at=started_at,
+                phases_s={"lost": (time.monotonic() - begun_s) * assignment.time_scale},
                 log=assignment.log,
             )
         finally:
             self._status = Status()
+        return record
 
     def _begin(self, number: int) -> None:
         self._number = number

@@ -35,6 +35,10 @@ class OnHardware:
         """Return the idle slots of the kind."""
         return [slot for slot in self._executor.free_slots() if self._is_ours(slot)]
 
+    def starting_slots(self) -> list[str]:
+        """Return the slots of the kind that are on their way."""
+        return [slot for slot in self._executor.starting_slots() if self._is_ours(slot)]
+
     def lost_slots(self) -> dict[str, str]:
         """Return the slots of the kind that are out of service."""
         return {s: why for s, why in self._executor.lost_slots().items() if self._is_ours(s)}

@@ -122,7 +122,7 @@ class _Run:
         )
 
     def _serve(self) -> None:
-        with ClientProcess.start() as client:
+        with ClientProcess.start(slot=min(self.host.gpu_ids, default=0)) as client:
             with self._turn(None):
                 server = self._start()
             self.phases_s.update(server.phases_s)

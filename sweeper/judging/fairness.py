@@ -15,7 +15,9 @@ from sweeper.study import Study
 #: Flags of one family follow from each other, so one that is swept excuses the others.
 _FAMILIES = ("cuda-graph", "attention-backend")
 #: What may differ without being a setting.
-_NO_SETTING = frozenset({"port", "nccl-port", "host", "log-level", "random-seed"})
+_NO_SETTING = frozenset(
+    {"port", "nccl-port", "host", "dist-init-addr", "node-rank", "log-level", "random-seed"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ But for 2 and 5 a setting that has finished is never launched again, nor one of 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sweeper.errors import Failure, Fault, StopSweep
 from sweeper.judging.confirmation import Merit, confirmation_block, next_confirmation, no_merit
@@ -104,15 +104,33 @@ class Ledger:
     def may_search(self) -> bool:
         """Tell whether the budget still allows a launch that is not from the reserve."""
         budget, launches = self.study.budget, self.launches
-        finished, running = confirmation_block(self.records, self.running)
-        if 0 < len(finished) + len(running) < budget.confirm:
-            return False
         if launches and launches >= budget.launches - self.reserve:
             return False
         done = launches - len(self.running)
-        if budget.hours is None or not done:
-            return True
-        return self.hours + self.reserve * self.hours / done < budget.hours
+        by_hours = budget.hours is not None and done > 0
+        if by_hours and self.hours + self.reserve * self.hours / done >= (budget.hours or 0.0):
+            return False
+        return not self._confirms
+
+    @property
+    def _confirms(self) -> bool:
+        """Whether confirmations have begun and can go on."""
+        finished, running = confirmation_block(self.records, self.running)
+        if not 0 < len(finished) + len(running) < self.study.budget.confirm:
+            return False
+        more = next_confirmation(self.study, self.records, running, merit=self.merit)
+        return bool(running) or more is not None
+
+    @property
+    def _baseline_works(self) -> bool:
+        """Whether the baseline may be launched more than once."""
+        base = self.study.baseline_launch().key
+        ran = [r for r in self.records if r.trial.launch.key == base]
+        return not any(r.state is TrialState.INFEASIBLE for r in ran)
+
+    def is_due(self, slot: str | None, after: int) -> bool:
+        """Tell whether the baseline has not run for so many launches on a slot, and can run."""
+        return self._baseline_works and self.since_baseline(slot) >= after
 
     def since_baseline(self, slot: str | None = None) -> int:
         """Return the launches after the baseline's last one, on one slot or on all."""
@@ -125,10 +143,10 @@ class Ledger:
         """Tell whether a slot beside others is to begin with the baseline."""
         if slot is None or len(self.alive) < 2:
             return False
+        if not self._baseline_works:
+            return False
         base = self.study.baseline_launch().key
         ran = [r for r in self.records if r.trial.launch.key == base]
-        if any(r.state is TrialState.INFEASIBLE for r in ran):
-            return False
         based = {r.host.slot for r in ran if r.host is not None}
         based |= {self.seats.get(t.number, "") for t in self.running if t.launch.key == base}
         if any(t.launch.key == base for t in self._started(slot)):
@@ -202,7 +220,7 @@ def _search(ledger: Ledger, ask: Ask, slot: str | None) -> Trial | None:
                 return _trial(ledger, old.purpose, old.point, old.launch)
     base = study.baseline_launch()
     every = study.baseline.every
-    due = every is not None and ledger.since_baseline(slot) >= every
+    due = every is not None and ledger.is_due(slot, every)
     if base.key not in settled or due or ledger.lacks_baseline(slot):
         return _trial(ledger, Purpose.BASELINE, {}, base)
     for point in study.known:
@@ -241,7 +259,7 @@ def _from_reserve(ledger: Ledger, slot: str | None) -> Trial | None:
             merit=ledger.merit,
         )
         return _trial(ledger, Purpose.CONFIRM, *chosen) if chosen else None
-    if study.baseline.every is not None and ledger.since_baseline(slot):
+    if study.baseline.every is not None and ledger.is_due(slot, 1):
         return _trial(ledger, Purpose.BASELINE, {}, study.baseline_launch())
     return None
 
@@ -277,6 +295,13 @@ def _stop_on_broken_installation(records: Iterable[TrialRecord]) -> None:
             )
 
 
+def _with_secrets(record: TrialRecord, study: Study) -> TrialRecord:
+    """Return the record with the study's own launch, which is equal but for what is not stored."""
+    trial = record.trial
+    launch = study.launch(trial.point) if trial.point else study.baseline_launch()
+    return replace(record, trial=replace(trial, launch=launch))
+
+
 def _has_more_time(failure: Failure, limits: Limits) -> bool:
     """Tell whether a start passed a limit that has been raised since."""
     passed, now = failure.limit_s, (limits.start_s, limits.silence_s)
@@ -299,7 +324,7 @@ def fitting(records: Iterable[TrialRecord], study: Study) -> tuple[list[TrialRec
         if record.failure and _has_more_time(record.failure, study.limits):
             why = "they have more time to start now; they are tried again"
         if why is None:
-            kept.append(record)
+            kept.append(_with_secrets(record, study))
         else:
             left[why] += 1
     return kept, [f"{n} of the stored trials left out: {why}" for why, n in left.items()]

@@ -9,6 +9,8 @@ from sweeper.serving.gpus import (
     NoGpus,
     NvmlGpus,
     detect,
+    first_visible,
+    index_of,
     unseen,
 )
 from sweeper.serving.ports import Ports, reserve_ports
@@ -34,6 +36,8 @@ __all__ = [
     "StopReport",
     "api_key",
     "detect",
+    "first_visible",
+    "index_of",
     "reserve_ports",
     "start",
     "start_rank",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
+from sweeper.errors import UserError
 from sweeper.serving.processes import ProcessId, name_of
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "NvmlGpus",
     "ProcessId",
     "detect",
+    "first_visible",
+    "index_of",
     "unseen",
 ]
 
@@ -242,9 +245,47 @@ def detect() -> Gpus:
     """Return the node's GPUs by NVML, or a node without GPUs."""
     try:
         gpus = NvmlGpus()
+        return gpus if gpus.devices() else NoGpus()
     except OSError:
         return NoGpus()
-    return gpus if gpus.devices() else NoGpus()
+
+
+def index_of(gpus: Gpus, name: str) -> int:
+    """Return the index of the GPU that one word of CUDA_VISIBLE_DEVICES names.
+
+    Raises:
+        OSError: This machine has none of that name; a part of a GPU (MIG) is none.
+    """
+    if name.isdigit():
+        return int(name)
+    found = [d.index for d in gpus.devices() if name and d.uuid.startswith(name)]
+    if not found:
+        raise OSError(f"CUDA_VISIBLE_DEVICES names {name!r}, which is no whole GPU here")
+    return found[0]
+
+
+def first_visible(gpus: Gpus, count: int, visible: str | None) -> tuple[int, ...]:
+    """Return the first GPUs that a process of this machine may use.
+
+    Args:
+        gpus: All that there are.
+        count: How many are wanted.
+        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+
+    Raises:
+        UserError: There are fewer.
+    """
+    try:
+        if visible is None:
+            free = [device.index for device in gpus.devices()]
+        else:
+            free = [index_of(gpus, word.strip()) for word in visible.split(",") if word.strip()]
+    except OSError as error:
+        raise UserError(str(error)) from error
+    if len(free) < count:
+        limit = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+        raise UserError(f"one server needs {count} GPUs, and there are {len(free)} here{limit}")
+    return tuple(free[:count])
 
 
 def unseen(devices: Path = Path("/dev")) -> str | None:
@@ -256,7 +297,7 @@ def unseen(devices: Path = Path("/dev")) -> str | None:
     if not any(devices.glob("nvidia[0-9]*")):
         return None
     try:
-        NvmlGpus()
+        NvmlGpus().devices()
     except OSError as error:
         return str(error)
     return None

@@ -26,7 +26,7 @@ from sweeper.records import (
     TrialRecord,
     TrialState,
 )
-from sweeper.redaction import redact_mapping, redact_text, redact_words
+from sweeper.redaction import HIDDEN, is_secret_name, redact_mapping, redact_text, redact_words
 
 VERSION = 1
 
@@ -129,6 +129,11 @@ def _keys(record: TrialRecord) -> dict[str, Any]:
     }
 
 
+def _redacted_pairs(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    hidden = redact_mapping(pairs)
+    return {name: (HIDDEN, HIDDEN) if is_secret_name(name) else hidden[name] for name in pairs}
+
+
 def trial_row(record: TrialRecord) -> dict[str, Any]:
     """Return the row of the table of trials, secrets redacted."""
     trial, launch = record.trial, record.trial.launch
@@ -150,7 +155,7 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
         "env": _json(redact_mapping(launch.env)),
         "server_version": server.version if server else None,
         "server_flags": _json(redact_mapping(server.flags)) if server else None,
-        "rewritten": _json(redact_mapping(server.rewritten)) if server else None,
+        "rewritten": _json(_redacted_pairs(server.rewritten)) if server else None,
         "time_scale": server.time_scale if server else None,
         "max_total_tokens": server.max_total_tokens if server else None,
         "host": host.host if host else None,
@@ -262,7 +267,11 @@ def record_of(
         server = ServerFacts(
             version=row["server_version"],
             flags={k: _tupled(v) for k, v in json.loads(row["server_flags"]).items()},
-            rewritten={k: _tupled(v) for k, v in json.loads(row["rewritten"]).items()},
+            # Files from before pairs were hidden as pairs have one text there.
+            rewritten={
+                k: _tupled(v) if isinstance(v, list) else (v, v)
+                for k, v in json.loads(row["rewritten"]).items()
+            },
             simulated=row["simulated"],
             time_scale=row["time_scale"] or 1.0,
             max_total_tokens=row["max_total_tokens"],

@@ -35,7 +35,11 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help="use GPUs with this in their name only; default: search on each kind by itself",
     )
-    parser.add_argument("--launches", type=int, help="instead of budget.launches; budget.confirm is then a quarter of it at most")
+    parser.add_argument(
+        "--launches",
+        type=int,
+        help="instead of budget.launches; budget.confirm is then a quarter of it at most",
+    )
     parser.add_argument("--seed", type=int, help="instead of the file's seed")
     parser.add_argument("--sampler", choices=SAMPLERS, help="instead of the file's sampler")
     parser.add_argument(

@@ -1,6 +1,8 @@
 """Sweeps on clusters of many raylets with fake GPUs: parallel, shared, unlike, dying, joining."""
 
 import contextlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -202,6 +204,27 @@ def test_a_rank_that_dies_takes_the_whole_server_with_it(pair: Raylets, tmp_path
     assert record.failure is not None
     assert record.failure.line.startswith("rank 1: ")
     wait_for(lambda: not servers_of("torn"), "all ranks to be gone", 10.0)
+
+
+def test_what_was_measured_outlives_the_owner_of_another_rank(
+    pair: Raylets, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.torn", pair.address, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second, third = json.loads(done.stdout.splitlines()[-1])
+    assert (first[0], first[2]) == (TrialState.COMPLETE, 1)
+    assert "after the server's end" in first[1]
+    # Its slot is not whole: that costs one trial, and then it is.
+    assert second[0] == "lost"
+    assert third == [TrialState.COMPLETE, None, 1]
 
 
 def test_unlike_hardware_is_searched_and_judged_by_itself(

@@ -1,16 +1,18 @@
 """What is sent to a server that one trial has started, and what its record says of it."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sweeper.cluster import Assignment
+from sweeper.cluster import Assignment, Status
 from sweeper.cluster.trial import run_trial
 from sweeper.engines.sglang import SGLang
 from sweeper.judging.pruning import Rival, rival_of
 from sweeper.records import HostFacts, TrialRecord, TrialState, Workload
 from sweeper.serving import NoGpus
+from sweeper.serving.supervisor import all_processes
 from tests.cluster.stages import assignment
 
 
@@ -31,6 +33,28 @@ def test_a_server_with_a_key_is_asked_and_measured_with_it(tmp_path: Path, key: 
     record = ran(replace(given, trial=replace(given.trial, launch=keyed)))
     assert record.failure is None
     assert record.state is TrialState.COMPLETE
+
+
+def test_the_clients_of_one_machine_keep_to_cores_of_their_own(tmp_path: Path) -> None:
+    slots: set[bytes] = set()
+
+    def look(_: Status) -> None:
+        for stat in all_processes():
+            words = command_of(stat.pid) if stat.parent == os.getpid() else []
+            if b"sweeper.bench.client" in words:
+                slots.add(words[words.index(b"--slot") + 1])
+
+    given = sending(tmp_path, Workload(name="single", max_tokens=8, warmup=0))
+    host = HostFacts(host="here", slot="slot-1", gpu_ids=(4, 5))
+    run_trial(given, SGLang(), host, NoGpus(), on_status=look)
+    assert slots == {b"4"}
+
+
+def command_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def test_what_the_log_says_of_the_warm_up_is_left_out(tmp_path: Path) -> None:

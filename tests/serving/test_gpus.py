@@ -4,9 +4,19 @@ import os
 import subprocess
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from sweeper.serving.gpus import FakeGpus, NoGpus, NvmlGpus, detect, unseen
+from sweeper.errors import UserError
+from sweeper.serving.gpus import (
+    FakeGpus,
+    NoGpus,
+    NvmlGpus,
+    detect,
+    first_visible,
+    index_of,
+    unseen,
+)
 from sweeper.serving.memory import held_by, wait_for_level
 from sweeper.serving.processes import ProcessId
 from tests.serving.odd_server import hold_memory
@@ -78,6 +88,18 @@ class GpusFallenOffTheBus(FakeGpus):
         raise OSError("GPU is lost")
 
 
+def test_visible_gpus_are_named_by_number_or_by_uuid(tmp_path: Path) -> None:
+    gpus = FakeGpus(4, tmp_path)
+    assert first_visible(gpus, 2, None) == (0, 1)
+    assert first_visible(gpus, 2, "3,1,0") == (3, 1)
+    assert first_visible(gpus, 2, "simulated-2, 0") == (2, 0)
+    assert first_visible(NoGpus(), 0, None) == ()
+    assert index_of(gpus, "simulated-3") == 3
+    for visible in ("1", "", "MIG-7,1"):
+        with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES"):
+            first_visible(gpus, 2, visible)
+
+
 def test_memory_in_use_is_told_when_nobody_is_shown(tmp_path: Path) -> None:
     (line,) = wait_for_level(GpusWithHiddenHolders(1, tmp_path), {0: 100}, real_s=0.0)
     assert "9000 MiB in use" in line
@@ -110,6 +132,19 @@ def test_a_node_without_gpus_is_found_to_have_none() -> None:
         assert isinstance(gpus, NoGpus)
         assert gpus.devices() == ()
         assert gpus.driver_version() is None
+
+
+def test_a_gpu_that_has_fallen_off_the_bus_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost() -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lost)
+    assert isinstance(detect(), NoGpus)
+    (tmp_path / "nvidia0").touch()
+    assert "lost" in (unseen(tmp_path) or "")
 
 
 def test_gpus_that_do_not_answer_are_told_from_none(tmp_path: Path) -> None:
