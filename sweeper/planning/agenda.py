@@ -303,7 +303,11 @@ def _with_secrets(record: TrialRecord, study: Study) -> TrialRecord:
 
 
 def _has_more_time(failure: Failure, limits: Limits) -> bool:
-    """Tell whether a start passed a limit that has been raised since."""
+    """Tell whether a start passed a limit that has been raised since.
+
+    Which of the two it passed is not stored: where the smaller one was lowered since, it is tried
+    once more in vain.
+    """
     passed, now = failure.limit_s, (limits.start_s, limits.silence_s)
     return passed is not None and passed not in now and passed < max(now)
 
