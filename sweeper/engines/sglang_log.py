@@ -23,6 +23,7 @@ from sweeper.engines.sglang_signs import (
     classify_exception,
     exception_type,
     held_by_others,
+    is_another_way,
     may_fail,
     never_fits,
     read_sign,
@@ -263,6 +264,8 @@ class SGLangLogReader:
         if name in _INTERRUPTS or not (may_fail(shown) or (ended_traceback and name)):
             return
         sign = read_sign(shown, speculating=self.speculating)
+        if sign is not None and name is None and is_another_way(sign, shown):
+            return
         if sign is not None:
             weight = _FATAL if is_fatal and sign.role in _FATAL_ROLES else _WEIGHTS[sign.role]
             self._propose(weight, sign.kind, sign.stage or stage, shown)

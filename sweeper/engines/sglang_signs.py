@@ -51,10 +51,13 @@ class Sign:
 SIGNS: tuple[Sign, ...] = (
     Sign(
         _F.BAD_FLAG,
-        r"error: (unrecognized arguments|argument |ambiguous option|the following arguments|"
-        r"one of the arguments)",
+        # A word before it makes it an exception's name: "TypeError: argument of type ...".
+        r"(?<!\w)error: (unrecognized arguments|argument |ambiguous option|"
+        r"the following arguments|one of the arguments)",
         stage=Stage.ARGS,
     ),
+    # What `sweeper.draft_tp` refuses; a round in which the ranks disagree is another thing.
+    Sign(_F.UNSUPPORTED_CONFIG, r"sweeper draft TP: (?!in round)|draft_tp\.plan\.Refused: "),
     Sign(
         _F.KV_POOL_TOO_SMALL,
         r"not enough memory\. please try to increase --mem-fraction-static|"
@@ -130,7 +133,10 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         _F.UNKNOWN,
-        r"uncorrectable ECC|system not yet initialized|fallen off the bus|\bXid\b",
+        r"uncorrectable (ECC|NVLink)|system not yet initialized|fallen off the bus|\bXid\b|"
+        r"CUDA error: (unknown error|initialization error|no CUDA-capable device|"
+        r"invalid device ordinal|system has unsupported display driver)|"
+        r"or a hardware error|hardware stack error",
     ),
     Sign(
         _F.CRASH_KERNEL,
@@ -206,6 +212,10 @@ _HOT = (
 )
 # fmt: on
 
+#: Classes of what an engine cannot do, which it also says where it can do without.
+_OF_A_CHOICE = frozenset({_F.UNSUPPORTED_CONFIG, _F.CONFIG_REJECTED})
+_SAYS_ERROR = re.compile(r"(?i)\berrors?\b|exception|sweeper draft TP")
+
 #: Lines that healthy servers print too, and the side errors of a crash dump.
 NOISE = re.compile(
     r"ignore import error|warning:|\bwarning\b|NCCL INFO|py-?spy|RLIMIT_NOFILE|autotun|"
@@ -266,6 +276,14 @@ def read_sign(line: str, *, speculating: bool | None) -> Sign | None:
                 continue
             return sign
     return None
+
+
+def is_another_way(sign: Sign, line: str) -> bool:
+    """Tell whether a line that is no exception's says only that a healthy server goes another way.
+
+    "Page first layout is not supported with direct IO backend, switching to ..." is one.
+    """
+    return sign.kind in _OF_A_CHOICE and _SAYS_ERROR.search(line) is None
 
 
 def classify_exception(

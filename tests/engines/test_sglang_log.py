@@ -342,6 +342,78 @@ def test_a_call_that_nccl_never_takes_is_the_settings_fault() -> None:
     assert failure.line.endswith("NCCL_ALGO was set to Tree.")
 
 
+def fatal(line: str) -> str:
+    return (
+        STAMP + "Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/x/scheduler.py", line 1, in event_loop\n'
+        f"    step()\n{line}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "TypeError: argument of type 'NoneType' is not iterable",
+        "TypeError: argument 'ids': StreamInput must be either an integer or a list of integers",
+        "ValueError: Argument padding should be False",
+    ],
+)
+def test_an_exception_about_an_argument_is_no_bad_flag(line: str) -> None:
+    failure = fail(fatal(line), exit_code=-9)
+    assert failure.kind is not F.BAD_FLAG
+    assert failure.line == line
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Page first layout is not supported with direct IO backend, switching to page first direct",
+        "Disable prefill CUDA graph since 2 conditions hold (unsupported LoRA backend, DP attention)",
+    ],
+)
+def test_what_a_healthy_server_does_without_is_not_the_cause_of_its_end(notice: str) -> None:
+    said = STAMP + notice + "\n" + STAMP + "The server is fired up and ready to roll!\n"
+    killed = said + STAMP + "Subprocess scheduler_0 (pid=7) crashed with exit code -9.\n"
+    assert fail(killed, exit_code=-9).kind is F.KILLED
+    line = "torch.distributed.DistBackendError: NCCL error: unhandled system error"
+    assert fail(said + fatal(line), exit_code=-9).policy.retry
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweeper.draft_tp.plan.Refused: SWEEPER_DRAFT_TP=1 with --tp-size 16: --nnodes is 2",
+        "sweeper draft TP: SGLang 0.5.30 is not one of those it is made for",
+        "RuntimeError: sweeper draft TP: rows 0 to 9 of the draft's table cannot be had",
+    ],
+)
+def test_what_the_draft_tp_plugin_refuses_is_not_tried_again(line: str) -> None:
+    failure = fail('Traceback (most recent call last):\n  File "x", line 1, in y\n' + line + "\n")
+    assert (failure.kind, failure.policy.retry) == (F.UNSUPPORTED_CONFIG, False)
+
+
+def test_ranks_that_drafted_otherwise_are_no_refusal() -> None:
+    line = "sweeper.draft_tp.agreement.Disagreement: sweeper draft TP: in round 7 the ranks [1] drafted"
+    assert fail(fatal(line), exit_code=-9).kind is not F.UNSUPPORTED_CONFIG
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "uncorrectable NVLink error detected during the execution",
+        "no CUDA-capable device is detected",
+        "invalid device ordinal",
+        "unknown error",
+        "initialization error",
+        "system has unsupported display driver / cuda driver combination",
+        "Invalid access of peer GPU memory over nvlink or a hardware error",
+    ],
+)
+def test_what_a_gpu_or_its_driver_does_is_not_the_settings_fault(what: str) -> None:
+    failure = fail(fatal(f"torch.AcceleratorError: CUDA error: {what}"), exit_code=-9)
+    assert failure.policy.retry
+
+
 def test_a_port_that_was_waited_for_is_not_the_cause_of_what_came_later() -> None:
     text = (
         STAMP + "port 30233 is in use. Waiting for 15 seconds for nccl_port to be available. "
