@@ -174,7 +174,7 @@ def cost_setting(launch: Launch) -> Setting:
     common = Setting(
         graphs=not launch.flags.get("disable-cuda-graph"),
         nccl=Nccl(algo=algo.upper() or None, proto=proto.upper() or None),
-        draft_on_one_gpu=env.get("SWEEPER_DRAFT_TP") == "1",
+        draft_tp=1 if env.get("SWEEPER_DRAFT_TP") == "1" else None,
     )
     if shape is None:
         return common

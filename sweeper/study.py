@@ -218,6 +218,15 @@ class Study:
         assert self._baseline is not None
         return self._baseline
 
+    def refuse(self, launch: Launch) -> str | None:
+        """Return why a canonical launch cannot work on the nodes that it gets, or None."""
+        nodes = self.engine.nodes
+        if nodes > 1:
+            # The flags of a place are not the setting's, but what is refused depends on them.
+            flags = {**launch.flags, "nnodes": nodes}
+            launch = replace(launch, flags=flags, gpus=launch.gpus // nodes)
+        return self.adapter.refuse(launch)
+
     def _make_baseline(self) -> Launch:
         kept = {
             name: value

@@ -215,6 +215,18 @@ def test_a_stored_setting_is_launched_again_with_its_secrets(purpose: str, tmp_p
     assert {r.trial.launch.env["HF_TOKEN"] for r in again} == {"s3cret"}
 
 
+def test_what_cannot_run_over_several_nodes_is_refused_before_a_start() -> None:
+    text = GOOD.replace("gpus: 1\n", "gpus: 2\n  nodes: 2\n").replace(
+        "flags: {", "flags: {tp-size: 2, "
+    )
+    alone = parse_study(text.replace("  nodes: 2\n", ""), "s").resolved(gpus_present=False)
+    wide = parse_study(text, "s").resolved(gpus_present=False)
+    launch = wide.launch(dict(next(iter(make_plan(wide).settings.values()))[0]))
+    split = replace(launch, env={**launch.env, "SWEEPER_DRAFT_TP": "1"})
+    assert alone.refuse(split) is None
+    assert "--nnodes is 2" in (wide.refuse(split) or "")
+
+
 def with_budget(study: Study, *, every: int | None = None, **budget: int) -> Study:
     return replace(
         study,

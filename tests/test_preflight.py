@@ -102,6 +102,26 @@ def test_each_line_gets_its_own_answer(fake: dict[str, str]) -> None:
     assert (found.asked, found.unanswered, found.problem) == (5, 1, "")
 
 
+PLUGINS = """
+import os
+
+def load_plugins():
+    from sglang.srt import server_args
+    if os.environ.get("PLUGIN") == "refuses":
+        raise SystemExit("sweeper draft TP: not with this version")
+    server_args.Args.resolve_once = lambda self: None
+"""
+
+
+def test_plugins_are_loaded_as_the_server_does(fake: dict[str, str]) -> None:
+    plugins = Path(fake["PYTHONPATH"]) / "sglang" / "srt" / "plugins"
+    plugins.mkdir()
+    (plugins / "__init__.py").write_text(PLUGINS)
+    assert ask(fake, [("m", "2"), ("m", "3")]).refused.keys() == {1}
+    refused = ask(fake | {"PLUGIN": "refuses"}, [("m",)]).refused
+    assert refused == {0: "SGLang 0.5.99 refuses it: sweeper draft TP: not with this version"}
+
+
 def test_answers_are_kept_and_asked_for_once(fake: dict[str, str], tmp_path: Path) -> None:
     first = ask(fake, [("m", "2"), ("m",)], cache=tmp_path / "cache")
     second = ask(fake, [("m", "2"), ("m",), ("m", "3")], cache=tmp_path / "cache")

@@ -185,7 +185,7 @@ class DraftTP:
         width = runner.kv_cache_dtype.itemsize
         needed = kv_bytes(config, self._plan.draft_size, width)
         counted = config.num_hidden_layers * layer_bytes(configurator, runner)
-        configurator._cell_size += max(0, needed - counted)
+        add_draft_bytes(configurator, max(0, needed - counted))
         logger.debug("sweeper draft TP: %d B of KV a token for the draft", needed)
 
     def _settle_tree(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -232,6 +232,21 @@ def kv_bytes(config: Any, size: int, width: int) -> int:
     """
     heads = config.get_num_kv_heads(size)
     return int(config.num_hidden_layers * heads * (config.head_dim + config.v_head_dim) * width)
+
+
+def add_draft_bytes(configurator: Any, more: int) -> None:
+    """Let a token take so many bytes more in the draft's KV pool.
+
+    Configurators of models with windows compute their pools from a number of full layers, of
+    which the draft's are a part, and keep the sum beside it.
+    """
+    full = getattr(configurator, "_full_per_token", 0)
+    if full and hasattr(configurator, "_draft_full_layers_num"):
+        configurator._draft_full_layers_num += more / full
+        if hasattr(configurator, "_recompute_cell_size"):  # 0.5.23
+            configurator._recompute_cell_size()
+            return
+    configurator._cell_size += more
 
 
 def layer_bytes(configurator: Any, runner: Any) -> int:

@@ -21,6 +21,8 @@ _SWITCHES = {
     "enable_dp_attention": "data-parallel attention gives the draft a group of its own already",
     "enable_multi_layer_eagle": "multi-layer EAGLE has one draft model a step",
     "speculative_adaptive": "adaptive speculation changes the draft's shape while it runs",
+    # Block verification switches rejection sampling on by itself (0.5.23).
+    "speculative_use_block_verification": "block verification draws draft tokens on each rank",
     "speculative_use_rejection_sampling": "rejection sampling draws draft tokens on each rank",
 }
 _COUNTS = {

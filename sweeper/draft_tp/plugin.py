@@ -24,6 +24,7 @@ _SETTINGS = (
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_token_map",
+    "speculative_use_block_verification",
     "speculative_use_rejection_sampling",
     "tp_size",
 )

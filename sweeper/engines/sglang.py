@@ -26,7 +26,13 @@ _ENVIRONMENT: Mapping[str, str] = {
     # Access lines go to stdout, the rest to stderr: unbuffered they stay in order.
     "PYTHONUNBUFFERED": "1",
 }
-_DRAFT_MODEL = "speculative-draft-model-path"
+#: Flags that may name something on a hub, beside the model.
+_FROM_A_HUB = (
+    "speculative-draft-model-path",
+    "speculative-token-map",
+    "tokenizer-path",
+    "lora-paths",
+)
 
 
 class SGLang:
@@ -146,15 +152,15 @@ def _kept_for_measuring(asked: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
 
 def _base_environment(launch: Launch) -> dict[str, str]:
     env = dict(_ENVIRONMENT)
-    draft = _with_full_names(launch.flags).get(_DRAFT_MODEL)
-    models = [launch.model, *([draft] if isinstance(draft, str) else [])]
-    if all(_is_path(model) for model in models):
+    flags = _with_full_names(launch.flags)
+    named = [launch.model, *(flags[name] for name in _FROM_A_HUB if name in flags)]
+    if all(_is_path(one) for one in named):
         env["HF_HUB_OFFLINE"] = "1"
     return env
 
 
-def _is_path(model: str) -> bool:
-    return model.startswith(("/", "./", "../", "~"))
+def _is_path(model: FlagValue) -> bool:
+    return isinstance(model, str) and model.startswith(("/", "./", "../", "~"))
 
 
 def _setting(launch: Launch) -> Setting:

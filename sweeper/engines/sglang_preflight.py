@@ -27,9 +27,10 @@ from pathlib import Path
 
 from sweeper.engines.sglang_flags import VERSIONS
 
-#: Exceptions that SGLang's validation raises about the flags themselves; "usage" is argparse.
+#: Exceptions that SGLang's validation raises about the flags themselves; "usage" is argparse,
+#: "Refused" a plugin's.
 _ABOUT_FLAGS = frozenset(
-    {"usage", "ValueError", "AssertionError", "NotImplementedError", "TypeError"}
+    {"usage", "ValueError", "AssertionError", "NotImplementedError", "TypeError", "Refused"}
 )
 #: What a machine without the GPU says of backends that need it.
 _ABOUT_GPU = re.compile(

@@ -115,9 +115,19 @@ def _check_is_ours(info: Mapping[str, object], *, model: str, port: int) -> None
 
 
 def _same_model(asked: str, said: str) -> bool:
-    # A name of the hub may come back as the path of its snapshot in the cache.
-    snapshot = f"models--{asked.replace('/', '--')}"
-    return asked.rstrip("/") == said.rstrip("/") or snapshot in said.split("/")
+    if asked.rstrip("/") == said.rstrip("/"):
+        return True
+    if asked.startswith(("/", ".", "~")):
+        return False
+    # A hub's name comes back as a path of its cache: Hugging Face's snapshot, or a folder of
+    # ModelScope's, in whose names a dot may be three underscores. Behind it a GGUF may be named,
+    # as org/name:QUANT or org/name/FILE.
+    owner, _, name = asked.partition("/")
+    repo = (owner, name.partition("/")[0].partition(":")[0])
+    parts = said.rstrip("/").split("/")
+    return f"models--{'--'.join(repo)}" in parts or repo == tuple(
+        part.replace("___", ".") for part in parts[-2:]
+    )
 
 
 def _check_draft_tp(info: Mapping[str, object], draft_tp: str | None) -> None:

@@ -107,6 +107,19 @@ def _drop_idle_draft(s: Setting) -> Setting:
     return s.without(flags=idle, env=(DRAFT_TP,))
 
 
+def _drop_idle_adaptive(s: Setting) -> Setting:
+    """Leave out what `adaptive_unsupported_reason` switches off in favour of fixed numbers."""
+    is_off = (
+        s.algorithm not in {"EAGLE", "EAGLE3"}
+        or s.integer("speculative-eagle-topk", 1) != 1
+        or s.uses_dp_attention
+        or s.is_on("enable-two-batch-overlap")
+    )
+    if not is_off or not s.is_on("speculative-adaptive"):
+        return s
+    return s.without(flags=("speculative-adaptive", "speculative-adaptive-config"))
+
+
 def _chain_draft_tokens(s: Setting) -> Setting:
     steps = s.integer("speculative-num-steps")
     if (
@@ -153,6 +166,7 @@ def _drop_defaults(s: Setting) -> Setting:
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite("the algorithm is spelt in capitals, NEXTN is EAGLE", _spell_algorithm),
     Rewrite("draft flags without an algorithm do nothing", _drop_idle_draft),
+    Rewrite("adaptive speculation is for chains of EAGLE", _drop_idle_adaptive),
     Rewrite("with top-k 1 the draft tokens are steps + 1", _chain_draft_tokens),
     Rewrite("n-gram speculation has no draft model and its own breadth", _ngram_ignores),
     Rewrite("a draft TP equal to the target's is none", _same_draft_tp),

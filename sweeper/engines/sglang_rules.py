@@ -99,7 +99,10 @@ def _too_few_gpus(s: Setting) -> str | None:
 
 def _nodes(s: Setting) -> str | None:
     nodes = s.integer("nnodes", 1) or 1
-    return f"--tp-size {s.tp} is not divisible by --nnodes {nodes}" if s.tp % nodes else None
+    pp = s.integer("pp-size", 1) or 1
+    if s.tp * pp % nodes == 0:
+        return None
+    return f"--tp-size {s.tp} x --pp-size {pp} is not divisible by --nnodes {nodes}"
 
 
 def _algorithm(s: Setting) -> str | None:
@@ -113,8 +116,8 @@ def _half_set(s: Setting) -> str | None:
         return None
     names = ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens")
     given = [name for name in names if name in s.flags]
-    chosen_by_adaptive = s.is_on("speculative-adaptive") and given == list(names[:1])
-    if len(given) in {0, 3} or chosen_by_adaptive:
+    # Adaptive speculation chooses what is not given.
+    if len(given) in {0, 3} or s.is_on("speculative-adaptive"):
         return None
     missing = ", ".join(f"--{name}" for name in names if name not in s.flags)
     return (

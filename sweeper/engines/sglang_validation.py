@@ -33,12 +33,17 @@ def judge(server_args: Any, argv: list[str]) -> tuple[str, str]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            # As the server does first: a plugin may add to what a flag takes, or refuse.
+            with contextlib.suppress(ImportError):
+                import_module("sglang.srt.plugins").load_plugins()
             args = server_args.prepare_server_args(argv)
             if hasattr(args, "resolve_once"):
                 args.resolve_once()
             args.check_server_args()
-    except SystemExit:
+    except SystemExit as end:
         last = (said.getvalue().strip().splitlines() or [""])[-1]
+        if not last and isinstance(end.code, str):
+            return "Refused", end.code
         return "usage", last.rpartition("error: ")[2]
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
         return type(error).__name__, _text_of(error)

@@ -46,7 +46,7 @@ def make_plan(study: Study) -> Plan:
             refused.setdefault(f"constraint: {broken}", []).append(point)
             continue
         launch = study.launch(point)
-        reason = study.adapter.refuse(launch)
+        reason = study.refuse(launch)
         if reason is not None:
             refused.setdefault(reason, []).append(point)
         elif (key := launch.key) in settings:
@@ -106,4 +106,4 @@ def refusal(study: Study, point: Point) -> str | None:
     broken = study.space.violation(point)
     if broken is not None:
         return f"constraint: {broken}"
-    return study.adapter.refuse(study.launch(point))
+    return study.refuse(study.launch(point))

@@ -74,6 +74,7 @@ def test_a_size_that_divides_nothing_is_refused(size: str) -> None:
         ({"enable_multi_layer_eagle": True}, "--enable-multi-layer-eagle"),
         ({"speculative_adaptive": True}, "--speculative-adaptive"),
         ({"speculative_use_rejection_sampling": True}, "--speculative-use-rejection-sampling"),
+        ({"speculative_use_block_verification": True}, "--speculative-use-block-verification"),
         ({"speculative_draft_model_path": None}, "--speculative-draft-model-path is not given"),
         ({"speculative_algorithm": "STANDALONE"}, "is STANDALONE, and must be one of EAGLE"),
         ({"speculative_algorithm": "DFLASH"}, "is DFLASH"),

@@ -119,6 +119,18 @@ def test_only_models_on_disk_keep_the_hub_out(
     assert (env.get("HF_HUB_OFFLINE") == "1") == offline
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"speculative-token-map": "org/name/freq_32768.pt"},
+        {"tokenizer-path": "org/tokenizer"},
+        {"lora-paths": ("a=org/lora",)},
+    ],
+)
+def test_whatever_a_flag_names_on_a_hub_may_be_fetched(flag: dict[str, FlagValue]) -> None:
+    assert "HF_HUB_OFFLINE" not in ENGINE.environment(launch(drafting() | flag))
+
+
 def test_probes_are_real_requests() -> None:
     ready = ENGINE.ready_probe()
     assert (ready.method, ready.path) == ("POST", "/generate")
@@ -561,6 +573,44 @@ def test_another_servers_answer_is_not_ours(said: dict[str, Any]) -> None:
 def test_a_hub_name_may_come_back_as_its_snapshot() -> None:
     said = info(model_path="/cache/models--org--target/snapshots/abc")
     assert ENGINE.read_back(launch(model="org/target"), said, port=7).version == "0.5.23"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("org/target", "/root/.cache/modelscope/hub/models/org/target"),
+        ("org/target-0.5b", "/cache/modelscope/hub/org/target-0___5b/"),
+        ("org/target:Q4_K_M", "/cache/models--org--target/snapshots/abc/x-Q4_K_M.gguf"),
+        ("org/target/x.gguf", "/cache/models--org--target/snapshots/abc/x.gguf"),
+    ],
+)
+def test_a_hub_name_may_come_back_as_a_path_of_its_cache(model: str, said: str) -> None:
+    ENGINE.read_back(launch(model=model), info(model_path=said), port=7)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("org/target", "/cache/modelscope/hub/models/org/other"),
+        ("org/target", "/cache/models--org--target2/snapshots/abc"),
+        ("/data/org/target", "/other/org/target"),
+    ],
+)
+def test_another_model_is_a_strangers_whatever_its_path(model: str, said: str) -> None:
+    with pytest.raises(LaunchFailed):
+        ENGINE.read_back(launch(model=model), info(model_path=said), port=7)
+
+
+def test_adaptive_speculation_is_for_chains_and_chooses_what_is_not_given() -> None:
+    adaptive: dict[str, FlagValue] = {"speculative-adaptive": True}
+    assert key(drafting(3, 4, 8) | adaptive) == key(drafting(3, 4, 8))
+    assert key(drafting(3, 1, 4) | adaptive) != key(drafting(3, 1, 4))
+    assert ENGINE.refuse(launch(drafting(2, 4, 8) | adaptive)) is None
+    assert "out of 0, 1, 3" in (ENGINE.refuse(launch(drafting(2, 1, 3) | adaptive)) or "")
+    for missing in (STEPS, TOPK):
+        part = {name: value for name, value in drafting().items() if name != missing}
+        assert ENGINE.refuse(launch(part | adaptive)) is None
+        assert ENGINE.refuse(launch(part)) is not None
 
 
 def test_a_simulated_server_says_so() -> None:

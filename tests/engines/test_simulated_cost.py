@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from sweeper.engines.simulated.cost import (
     Nccl,
     Setting,
     accept_length,
+    draft_ms,
     nccl_factors,
     request_s,
     step_ms,
@@ -36,6 +38,16 @@ RING_LL = Nccl(algo="RING", proto="LL")
 def spec(steps: int, topk: int, tokens: int, draft: str = "ours", **more: object) -> Setting:
     fields: dict[str, object] = {"steps": steps, "topk": topk, "draft_tokens": tokens, **more}
     return Setting(draft=draft, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_a_draft_that_fewer_gpus_share_computes_more_and_sends_less(tp: int) -> None:
+    sizes = [size for size in (1, 2, 4, 8) if size <= tp]
+    silent = replace(KIMI_LATER, draft_comm_ms=0.0)
+    work = [draft_ms(silent, spec(3, 1, 4, tp=tp, draft_tp=size)) for size in sizes]
+    assert work == sorted(work, reverse=True)
+    whole = spec(3, 1, 4, tp=tp)
+    assert draft_ms(KIMI_LATER, whole) == draft_ms(KIMI_LATER, replace(whole, draft_tp=tp))
 
 
 FIGURES = [
@@ -128,13 +140,13 @@ def _space() -> Iterator[Setting]:
     for draft, (s, k, d), graphs, nccl, one in itertools.product(
         ("ours", "aq-medai"), shapes, (True, False), ncclses, (False, True)
     ):
-        yield spec(s, k, d, draft, graphs=graphs, nccl=nccl, draft_on_one_gpu=one)
+        yield spec(s, k, d, draft, graphs=graphs, nccl=nccl, draft_tp=1 if one else None)
 
 
 def test_one_setting_is_best_and_every_other_is_at_least_two_and_a_half_percent_slower() -> None:
     speeds = {setting: tok_s(KIMI_LATER, setting) for setting in _space()}
     best = max(speeds, key=speeds.__getitem__)
-    assert best == spec(2, 1, 3, graphs=True, nccl=RING_LL, draft_on_one_gpu=False)
+    assert best == spec(2, 1, 3, graphs=True, nccl=RING_LL, draft_tp=None)
     assert speeds.pop(best) == pytest.approx(94.0, rel=0.01)
     assert max(speeds.values()) < 94.0 * 0.975
 

@@ -147,6 +147,7 @@ def test_the_baseline_has_no_cap_of_running_requests() -> None:
         (["--speculative-adaptive", "--speculative-num-steps=2", "--speculative-eagle-topk=1"],
          "candidate_steps [0, 1, 3, 5, 7]"),
         (["--speculative-draft-window-size=0"], "must be positive, got 0."),
+        (["--tp-size=4", "--pp-size=2", "--nnodes=3"], "must be divisible by number of nodes"),
         (["--tp-size=8", "--nnodes=3"], "tp_size must be divisible by number of nodes"),
         (["--speculative-algorithm=STANDALONE", "--enable-dp-attention"],
          "Currently standalone speculative decoding does not support dp attention."),
@@ -179,7 +180,7 @@ def test_the_speed_depends_on_flags_and_environment() -> None:
     setting = setting_of(resolved(*SPEC, "--disable-cuda-graph"), environ)
     assert setting.nccl.algo == "RING"
     assert setting.nccl.proto == "LL"
-    assert setting.draft_on_one_gpu
+    assert setting.draft_tp == 1
     assert not setting.graphs
     assert setting.draft == "ours"
 

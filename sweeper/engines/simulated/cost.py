@@ -79,7 +79,7 @@ class Setting:
         draft_tokens: Tokens verified a step, the last sure one included.
         graphs: Whether CUDA graphs are used.
         nccl: NCCL's choices.
-        draft_on_one_gpu: Whether the draft runs on one GPU instead of all.
+        draft_tp: GPUs that share one copy of the draft; None for all of them.
         tp: GPUs of the server; None is what the calibration holds for.
         custom_all_reduce: Whether SGLang's own all-reduce is allowed.
         overlap: Whether scheduling overlaps with the GPU's work.
@@ -92,7 +92,7 @@ class Setting:
     draft_tokens: int = 1
     graphs: bool = True
     nccl: Nccl = field(default_factory=Nccl)
-    draft_on_one_gpu: bool = False
+    draft_tp: int | None = None
     tp: int | None = None
     custom_all_reduce: bool = True
     overlap: bool = True
@@ -147,11 +147,14 @@ def draft_ms(cal: Calibration, setting: Setting, batch: int = 1) -> float:
     """Return the time of one draft pass over `batch` requests, in graphs."""
     tp = setting.tp or cal.tp
     tokens_ms = cal.draft_token_ms * (batch * max(setting.topk, 1) - 1)
-    if setting.draft_on_one_gpu or tp == 1:
-        factor = cal.draft_one_factor if tp > 1 else 1.0
-        return cal.draft_ms * factor + tokens_ms
+    width = min(setting.draft_tp or tp, tp)
+    # A GPU's part of the work grows from one share of all to the whole draft.
+    alone = (tp / width - 1) / (tp - 1) if tp > 1 else 0.0
+    own_ms = cal.draft_ms * (1 + (cal.draft_one_factor - 1) * alone) + tokens_ms
+    if width == 1:
+        return own_ms
     latency, _ = nccl_factors(setting.nccl)
-    return cal.draft_ms + tokens_ms + _wire(tp) * cal.draft_comm_ms * latency
+    return own_ms + _wire(width) * cal.draft_comm_ms * latency
 
 
 def step_ms(

@@ -38,11 +38,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    cal: Calibration, resolved: Resolved, *, draft_on_one_gpu: bool = False
+    cal: Calibration, resolved: Resolved, *, draft_tp: int | None = None
 ) -> MemoryPlan:
     """Return where the memory goes with these flags.
 
-    A draft that each GPU runs alone has all of its weights there, not one share of `--tp-size`.
+    A draft that `draft_tp` GPUs share has so many shares of its weights on each; by default it is
+    shared by all of `--tp-size`.
 
     SGLang gives weights and KV pool together the share `--mem-fraction-static`, and captures
     its graphs in the rest. The weights a GPU are the calibration's whatever `--tp-size` says, so
@@ -51,7 +52,7 @@ def plan_memory(
     flags = resolved.flags
     has_draft = resolved.speculating and flags["speculative_algorithm"] != "NGRAM"
     weight_gb = cal.weight_gb
-    copies = flags["tp_size"] if draft_on_one_gpu else 1
+    copies = flags["tp_size"] // (draft_tp or flags["tp_size"])
     draft_gb = cal.draft_weight_gb * copies if has_draft else 0.0
     free_gb = cal.gpu_gb - 0.8
     kv_gb = free_gb * flags["mem_fraction_static"] - weight_gb - draft_gb

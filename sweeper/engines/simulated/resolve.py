@@ -217,7 +217,8 @@ def _check_speculation(flags: Mapping[str, Any], algorithm: str) -> None:
             "ValueError", f"--speculative-draft-window-size must be positive, got {window}."
         )
     steps = flags["speculative_num_steps"]
-    adaptive = flags["speculative_adaptive"] and algorithm in _EAGLE
+    # For trees it is switched off with a warning.
+    adaptive = flags["speculative_adaptive"] and algorithm in _EAGLE and topk in {None, 1}
     if adaptive and steps not in _ADAPTIVE_STEPS:
         raise Rejected(
             "ValueError",
@@ -278,7 +279,7 @@ def _default_sizes(largest: int, *, speculating: bool) -> list[int]:
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-    if flags["tp_size"] % flags["nnodes"]:
+    if flags["tp_size"] * flags["pp_size"] % flags["nnodes"]:
         raise Rejected("AssertionError", "tp_size must be divisible by number of nodes")
     if flags["pp_size"] > 1 and flags["speculative_algorithm"] is not None:
         raise Rejected(

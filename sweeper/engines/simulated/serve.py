@@ -63,7 +63,7 @@ def build_server(
         started_s: Engine time of the start.
     """
     setting = setting_of(resolved, environ)
-    memory = plan_memory(settings.calibration, resolved, draft_on_one_gpu=setting.draft_on_one_gpu)
+    memory = plan_memory(settings.calibration, resolved, draft_tp=setting.draft_tp)
     flags = resolved.flags
     asked = flags["max_running_requests"] or _MAX_RUNNING
     scheduler = Scheduler(

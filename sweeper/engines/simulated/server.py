@@ -194,8 +194,7 @@ class Server:
         }
         if scheduler.counters.accept_length is not None:
             state["avg_spec_accept_length"] = scheduler.counters.accept_length
-        one_gpu = self.setting.draft_on_one_gpu
-        draft_tp = {"draft_tp_size": 1 if one_gpu else flags["tp_size"]}
+        draft_tp = {"draft_tp_size": self.setting.draft_tp or flags["tp_size"]}
         return {
             **flags,
             "status": "ready",

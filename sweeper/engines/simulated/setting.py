@@ -62,7 +62,9 @@ def setting_of(resolved: Resolved, environ: Mapping[str, str]) -> Setting:
         steps=flags["speculative_num_steps"],
         topk=flags["speculative_eagle_topk"],
         draft_tokens=flags["speculative_num_draft_tokens"],
-        draft_on_one_gpu=environ.get("SWEEPER_DRAFT_TP") == "1",
+        draft_tp=int(width)
+        if (width := environ.get("SWEEPER_DRAFT_TP", "")).isdecimal()
+        else None,
         **common,
     )
 
