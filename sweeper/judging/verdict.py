@@ -64,6 +64,10 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     found = standings(records, study.objectives, study.slos)
     base = baseline(found)
     winner = best(found, study.objectives)
+    if base is None and len(study.objectives) > 1:
+        # Without speculation there is no accept length; the first objective decides all the same.
+        base = baseline(standings(records, study.objectives[:1], study.slos))
+        found += [base] if base else []
     moved = trend(records, study.objectives[0])
     repeats = repeats_of(found, moved, study)
     noise = math.sqrt(launch_variance(LAUNCH_NOISE**2, repeats))
