@@ -151,5 +151,12 @@ def trend(records: Iterable[TrialRecord], objective: Objective) -> Trend:
 
 
 def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
-    """Return the launch keys that some trial ran as the baseline."""
-    return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
+    """Return the launch keys that some trial ran as the baseline.
+
+    A confirmation of the baseline is one too: it is the only one whose point is empty.
+    """
+    return frozenset(
+        r.trial.launch.key
+        for r in records
+        if r.trial.purpose is Purpose.BASELINE or not r.trial.point
+    )

@@ -11,7 +11,7 @@ from sweeper.config import parse_study
 from sweeper.judging.standings import standings
 from sweeper.judging.verdict import LAUNCH_NOISE, judge, launch_ratio, shell_command
 from sweeper.objective import Objective
-from sweeper.records import Purpose, TrialRecord
+from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.study import Study
 from tests.build import make_launch, make_record
 from tests.test_config import GOOD
@@ -184,6 +184,24 @@ def test_only_confirmations_are_judged_once_there_are_some(study: Study) -> None
     assert verdict.beats_baseline
     assert verdict.ratio is not None
     assert verdict.ratio.mid == pytest.approx(95.5 / 90, rel=1e-3)
+
+
+@pytest.mark.parametrize(("speed", "says"), [(80.0, "no setting beats"), (99.0, "beats")])
+def test_a_baseline_that_only_the_confirmations_measured_is_the_baseline(
+    study: Study, speed: float, says: str
+) -> None:
+    lost = make_record(
+        0, state=TrialState.FAILED, purpose=Purpose.BASELINE, launch=make_launch(), point={}
+    )
+    found = make_record(2, speed)
+    again = [confirmed(n, v, lost) for n, v in ((3, 90.0), (5, 90.1))]
+    verdict = judge([lost, found, again[0], confirmed(4, speed, found), again[1]], study)
+    assert verdict.winner is not None
+    assert verdict.winner.key == found.trial.launch.key
+    assert verdict.baseline is not None
+    assert verdict.baseline.records == tuple(again)
+    assert f"{says} the baseline" in verdict.sentence
+    assert ("speculative" in verdict.command) is verdict.beats_baseline is (says == "beats")
 
 
 def test_an_unconfirmed_winner_is_said_to_be_one(study: Study) -> None:
