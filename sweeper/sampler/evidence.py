@@ -104,9 +104,12 @@ class Evidence:
 
 
 def evidence_of(record: TrialRecord, targets: Sequence[Target]) -> Evidence:
-    """Return what `record` teaches; a failure of the machine teaches only its price."""
+    """Return what `record` teaches; a failure of the machine teaches only its price.
+
+    What the installation lacks it lacks for the whole sweep, so a setting that needs it is unfit.
+    """
     useful = record.state in (TrialState.COMPLETE, TrialState.PRUNED)
-    by_fault = record.failure is None or record.failure.policy.fault is Fault.SETTING
+    by_fault = record.failure is None or record.failure.policy.fault is not Fault.MACHINE
     return Evidence(
         number=record.trial.number,
         key=record.trial.launch.key,
