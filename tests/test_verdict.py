@@ -99,6 +99,17 @@ def test_a_drift_is_taken_out_of_settings_where_the_baseline_lacks_an_objective(
     assert both.values == (one.values[0], 1.8)
 
 
+def test_settings_that_were_all_stopped_early_do_not_beat_the_baseline(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    stopped = [replace(make_record(n, 60.0), state=TrialState.PRUNED) for n in (2, 3, 4)]
+    verdict = judge([base, *stopped], study)
+    assert verdict.sentence == (
+        "SIMULATED: no setting beats the baseline: 90.0 tok/s; 3 stopped early, certainly slower"
+    )
+    assert "speculative" not in verdict.command
+    assert "only the baseline was measured: 90.0 tok/s" in judge([base], study).sentence
+
+
 def test_without_a_baseline_the_best_is_named_and_not_compared(study: Study) -> None:
     verdict = judge([make_record(2, 71.0)], study)
     assert verdict.ratio is None
