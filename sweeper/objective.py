@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from sweeper.errors import UserError
 from sweeper.records import Measurement, Purpose, TrialRecord, TrialState
@@ -52,12 +52,22 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """A limit that a setting must keep, as "busy.ttft_p99_ms < 500"."""
+    """A limit that a setting must keep, as "busy.ttft_p99_ms < 500".
+
+    Attributes:
+        metric: Name of a field of `Measurement`.
+        operator: How the number must stand to the bound.
+        bound: The bound.
+        workload: The workload it is read from; the study's first one if None.
+        first: That one's name: a record may begin with another, or hold only another. None takes
+            the record's first.
+    """
 
     metric: str
     operator: str
     bound: float
     workload: str | None = None
+    first: str | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -67,7 +77,7 @@ class Slo:
 
     def excess(self, record: TrialRecord) -> float | None:
         """Return by how much the record breaks it; 0 or less where it keeps it, None unknown."""
-        value = _metric(record, self.metric, self.workload)
+        value = _metric(record, self.metric, self.workload or self.first)
         if value is None:
             return None
         over = value - self.bound if self.operator[0] == "<" else self.bound - value
@@ -78,6 +88,10 @@ class Slo:
 
 def parse_slo(text: str, workloads: Sequence[str]) -> Slo:
     """Read one limit.
+
+    Args:
+        text: What is written.
+        workloads: Names of the study's workloads, in their order.
 
     Raises:
         UserError: It is no comparison of a metric with a number.
@@ -90,9 +104,16 @@ def parse_slo(text: str, workloads: Sequence[str]) -> Slo:
     if workload is not None and workload not in workloads:
         raise UserError(f"limit {text!r} names no workload{suggest(workload, workloads)}")
     try:
-        return Slo(metric=metric, operator=operator, bound=float(bound), workload=workload)
+        limit = float(bound)
     except ValueError:
         raise UserError(f"limit {text!r}: {bound!r} is no number") from None
+    return Slo(
+        metric=metric,
+        operator=operator,
+        bound=limit,
+        workload=workload,
+        first=next(iter(workloads), None),
+    )
 
 
 def check_metric(metric: str) -> None:
@@ -151,5 +172,12 @@ def trend(records: Iterable[TrialRecord], objective: Objective) -> Trend:
 
 
 def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
-    """Return the launch keys that some trial ran as the baseline."""
-    return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
+    """Return the launch keys that some trial ran as the baseline.
+
+    A confirmation of the baseline is one too: it is the only one whose point is empty.
+    """
+    return frozenset(
+        r.trial.launch.key
+        for r in records
+        if r.trial.purpose is Purpose.BASELINE or not r.trial.point
+    )

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,19 @@ def test_a_limit_means_at_its_bound_what_its_sign_says(
 )
 def test_limits_are_read(text: str, expected: Slo) -> None:
     assert parse_slo(text, ["busy"]) == expected
+
+
+def test_a_limit_without_a_workload_is_about_the_studys_first_one_whatever_was_sent_first() -> (
+    None
+):
+    slo = parse_slo("ttft_p99_ms < 500", ["single", "busy"])
+    record = make_record(1, measurement={"ttft_p99_ms": 100.0})
+    single = record.measurements[0]
+    busy = replace(single, workload="busy", ttft_p99_ms=2000.0)
+    both = replace(record, measurements=(busy, single))
+    assert slo.excess(both) == -400.0
+    assert broken_slos(both, (slo,)) == ()
+    assert slo.excess(replace(record, measurements=(busy,))) is None
 
 
 @pytest.mark.parametrize("text", ["ttft < 5", "ttft_p99_ms", "x.ttft_p99_ms < 5", "a b < 1"])

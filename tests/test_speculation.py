@@ -190,3 +190,16 @@ def test_neighbouring_levels_of_a_number_are_alike() -> None:
     )
     between = design.rows @ found.mean
     assert list(between) == sorted(between)
+
+
+def test_a_shape_that_can_accept_nothing_has_no_features() -> None:
+    """N-grams with one draft token verify the sure token alone."""
+    flags: dict[str, FlagValue] = {"speculative-algorithm": "NGRAM"}
+    shape = shape_of({**flags, "speculative-num-draft-tokens": 1})
+    assert shape is not None
+    assert shape.depth == 0
+    design, index = acceptance_design([shape], 1)
+    assert design.rows.shape == (0, 0)
+    assert index.shape == (0, 3)
+    nothing = np.zeros((5, 0))
+    assert lengths(nothing, index, [0], 1, np.ones(1)) == pytest.approx(np.ones((5, 1)))

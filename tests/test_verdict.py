@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from sweeper.config import parse_study
+from sweeper.judging.standings import standings
 from sweeper.judging.verdict import LAUNCH_NOISE, judge, launch_ratio, shell_command
-from sweeper.records import Purpose, TrialRecord
+from sweeper.objective import Objective
+from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.study import Study
 from tests.build import make_launch, make_record
 from tests.test_config import GOOD
@@ -58,6 +60,54 @@ def test_slower_than_the_baseline_is_said_so(study: Study) -> None:
     base = make_record(0, 90.0, purpose=Purpose.BASELINE)
     verdict = judge([base, make_record(2, 71.0)], study)
     assert "no setting beats the baseline" in verdict.sentence
+
+
+@pytest.mark.parametrize(("speed", "says"), [(71.0, "no setting beats"), (120.0, "beats")])
+def test_a_baseline_without_speculation_is_compared_by_the_first_objective(
+    speed: float, says: str
+) -> None:
+    text = GOOD.replace("slo: [single.ttft_p99_ms < 500]\n", "")
+    text = text.replace("output_tok_s}]", "output_tok_s}, {maximize: accept_length}]")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=False)
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    plain = replace(base.measurements[0], accept_length=None)
+    base = replace(base, measurements=(plain,))
+    again = replace(base, trial=replace(base.trial, number=3))
+    rubbish = make_record(4, 150.0, measurement={"degenerate_share": 1.0})
+    verdict = judge([base, make_record(2, speed), again, rubbish], study)
+    assert verdict.baseline is not None
+    assert verdict.baseline.records == (base, again)
+    assert verdict.ratio is not None
+    assert verdict.ratio.mid == pytest.approx(speed / 90)
+    assert f"{says} the baseline" in verdict.sentence
+    assert ("speculative" in verdict.command) is verdict.beats_baseline is (says == "beats")
+    assert any("from 1 repeated launches" in note for note in verdict.notes)
+
+
+def test_a_drift_is_taken_out_of_settings_where_the_baseline_lacks_an_objective() -> None:
+    objectives = (Objective(metric="output_tok_s"), Objective(metric="accept_length"))
+    bases = []
+    for hour, tok_s in ((0, 100.0), (3, 97.0), (6, 94.0), (9, 91.0), (12, 88.0)):
+        base = make_record(hour, tok_s, purpose=Purpose.BASELINE, launch=make_launch())
+        plain = replace(base.measurements[0], accept_length=None)
+        begun = f"2026-11-29T{hour:02d}:00:00+00:00"
+        bases.append(replace(base, measurements=(plain,), started_at=begun))
+    late = replace(make_record(11, 94.0), started_at="2026-11-29T12:00:00+00:00")
+    (one,) = standings([*bases, late], objectives[:1])[1:]
+    (both,) = standings([*bases, late], objectives)
+    assert one.values[0] > 98.0
+    assert both.values == (one.values[0], 1.8)
+
+
+def test_settings_that_were_all_stopped_early_do_not_beat_the_baseline(study: Study) -> None:
+    base = make_record(0, 90.0, purpose=Purpose.BASELINE, launch=make_launch())
+    stopped = [replace(make_record(n, 60.0), state=TrialState.PRUNED) for n in (2, 3, 4)]
+    verdict = judge([base, *stopped], study)
+    assert verdict.sentence == (
+        "SIMULATED: no setting beats the baseline: 90.0 tok/s; 3 stopped early, certainly slower"
+    )
+    assert "speculative" not in verdict.command
+    assert "only the baseline was measured: 90.0 tok/s" in judge([base], study).sentence
 
 
 def test_without_a_baseline_the_best_is_named_and_not_compared(study: Study) -> None:
@@ -145,6 +195,24 @@ def test_only_confirmations_are_judged_once_there_are_some(study: Study) -> None
     assert verdict.beats_baseline
     assert verdict.ratio is not None
     assert verdict.ratio.mid == pytest.approx(95.5 / 90, rel=1e-3)
+
+
+@pytest.mark.parametrize(("speed", "says"), [(80.0, "no setting beats"), (99.0, "beats")])
+def test_a_baseline_that_only_the_confirmations_measured_is_the_baseline(
+    study: Study, speed: float, says: str
+) -> None:
+    lost = make_record(
+        0, state=TrialState.FAILED, purpose=Purpose.BASELINE, launch=make_launch(), point={}
+    )
+    found = make_record(2, speed)
+    again = [confirmed(n, v, lost) for n, v in ((3, 90.0), (5, 90.1))]
+    verdict = judge([lost, found, again[0], confirmed(4, speed, found), again[1]], study)
+    assert verdict.winner is not None
+    assert verdict.winner.key == found.trial.launch.key
+    assert verdict.baseline is not None
+    assert verdict.baseline.records == tuple(again)
+    assert f"{says} the baseline" in verdict.sentence
+    assert ("speculative" in verdict.command) is verdict.beats_baseline is (says == "beats")
 
 
 def test_an_unconfirmed_winner_is_said_to_be_one(study: Study) -> None:

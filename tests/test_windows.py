@@ -183,3 +183,12 @@ def test_a_pass_runs_from_first_send_to_last_good_token() -> None:
     one, two = windows(requests, PASSES)
     assert [one.seconds, two.seconds] == pytest.approx([0.24, 0.24])
     assert (one.tokens, two.tokens) == (20.0, 20.0)
+
+
+def test_a_failed_straggler_counts_as_in_flight_until_the_pass_ends() -> None:
+    workload = dataclasses.replace(PASSES, name="busy", concurrency=5, repeats=1)
+    good = [timing(0.0, tokens=100) for _ in range(4)]
+    straggler = timing(0.0, tokens=100, step_ms=100.0, error="still unfinished")
+    measured = summarize([*good, straggler], workload=workload, gpus=0)
+    assert measured.window_s == pytest.approx(1.04)
+    assert measured.achieved_concurrency == pytest.approx(5.0)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sweeper.objective import Objective, Slo, baseline_keys, broken_slos, sample, values
-from sweeper.records import Purpose, TrialRecord
+from sweeper.records import Purpose, TrialRecord, TrialState
 from sweeper.statistics.trend import LAUNCH_NOISE, Sample, Trend, trend_of
 
 #: Settings whose medians differ by less are a tie.
@@ -97,17 +97,19 @@ def standings(
     has no others.
     """
     groups: dict[str, list[_Numbers]] = {}
-    for record in sorted(records, key=lambda r: r.trial.number):
+    ordered = sorted(records, key=lambda r: r.trial.number)
+    for record in ordered:
         if (found := values(record, objectives)) is not None:
             samples = tuple(sample(record, o) for o in objectives)
             numbers = _Numbers(record, found, samples)
             groups.setdefault(record.trial.launch.key, []).append(numbers)
-    base_keys = baseline_keys(n.record for group in groups.values() for n in group)
-    trends = [
-        trend_of([s for k in groups if k in base_keys for n in groups[k] if (s := n.samples[i])])
-        for i in range(len(objectives))
-    ]
-    rubbish = max((_degenerate(n.record) for k in base_keys for n in groups[k]), default=None)
+    complete = [r for r in ordered if r.state is TrialState.COMPLETE]
+    base_keys = baseline_keys(complete)
+    # A baseline that lacks an objective, as the accept length without speculation, has no
+    # standing, and shows the node and sound answers all the same.
+    bases = [r for r in complete if r.trial.launch.key in base_keys]
+    trends = [trend_of([s for r in bases if (s := sample(r, o))]) for o in objectives]
+    rubbish = max(map(_degenerate, bases), default=None)
     result = []
     for key, group in groups.items():
         plain = Standing(

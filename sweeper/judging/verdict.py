@@ -15,7 +15,7 @@ from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
 from sweeper.judging.standings import Standing, baseline, best, standings
 from sweeper.objective import trend
-from sweeper.records import Launch, TrialRecord
+from sweeper.records import Launch, TrialRecord, TrialState
 from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
@@ -64,6 +64,10 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     found = standings(records, study.objectives, study.slos)
     base = baseline(found)
     winner = best(found, study.objectives)
+    if base is None and len(study.objectives) > 1:
+        # Without speculation there is no accept length; the first objective decides all the same.
+        base = baseline(standings(records, study.objectives[:1], study.slos))
+        found += [base] if base else []
     moved = trend(records, study.objectives[0])
     repeats = repeats_of(found, moved, study)
     noise = math.sqrt(launch_variance(LAUNCH_NOISE**2, repeats))
@@ -76,8 +80,9 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     # A baseline that breaks a limit is no command for who set it.
     shown = winner if winner and (better or base is None or base.broken) else base
     simulated = any(r.trial.launch.simulated for r in records) or study.simulated
+    stopped = {r.trial.launch.key for r in records if r.state is TrialState.PRUNED}
     return Verdict(
-        sentence=_sentence(found, winner, base, change, better, study, simulated)
+        sentence=_sentence(found, winner, base, change, better, study, simulated, len(stopped))
         + _drift_text(moved),
         winner=winner,
         baseline=base,
@@ -157,6 +162,7 @@ def _sentence(
     better: bool,
     study: Study,
     simulated: bool,
+    stopped: int,
 ) -> str:
     mark = "SIMULATED: " if simulated else ""
     objective = study.objectives[0]
@@ -168,6 +174,9 @@ def _sentence(
             reasons = ", ".join(dict.fromkeys(reason for s in others for reason in s.broken))
             text = f"{mark}no measured setting can win (limits broken: {reasons})"
             return f"{text}; the baseline: {level}" if base else text
+        if base and stopped:  # only speeds are compared early
+            early = f"{stopped} stopped early, certainly slower"
+            return f"{mark}no setting beats the baseline: {level}; {early}"
         return f"{mark}" + (
             f"only the baseline was measured: {level}" if base else "no setting was measured"
         )

@@ -104,9 +104,12 @@ class Evidence:
 
 
 def evidence_of(record: TrialRecord, targets: Sequence[Target]) -> Evidence:
-    """Return what `record` teaches; a failure of the machine teaches only its price."""
+    """Return what `record` teaches; a failure of the machine teaches only its price.
+
+    What the installation lacks it lacks for the whole sweep, so a setting that needs it is unfit.
+    """
     useful = record.state in (TrialState.COMPLETE, TrialState.PRUNED)
-    by_fault = record.failure is None or record.failure.policy.fault is Fault.SETTING
+    by_fault = record.failure is None or record.failure.policy.fault is not Fault.MACHINE
     return Evidence(
         number=record.trial.number,
         key=record.trial.launch.key,
@@ -140,8 +143,18 @@ def _accepted(record: TrialRecord) -> dict[str, dict[str, tuple[float, ...]]]:
         if not summed and (whole := _whole(measurement, shape.depth)):
             summed = {"": whole}
         if summed:
-            found[measurement.workload] = summed
+            found[measurement.workload] = {
+                kind: _to_depth(counts, shape.depth) for kind, counts in summed.items()
+            }
     return found
+
+
+def _to_depth(counts: tuple[float, ...], depth: int) -> tuple[float, ...]:
+    """Return a histogram with a count for each number of draft tokens up to the depth.
+
+    SGLang's end at the most that a step accepted; the next position was tried and never accepted.
+    """
+    return counts + (0.0,) * (depth + 1 - len(counts))
 
 
 def _whole(measurement: Measurement, depth: int) -> tuple[float, ...] | None:

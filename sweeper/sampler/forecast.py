@@ -113,6 +113,9 @@ def _worlds(study: Study, plan: Plan, records: Sequence[TrialRecord]) -> Iterato
     gains, feasible = proposer.gains(belief)
     allowed = np.where(feasible, gains[0], -np.inf)[:, : table.plan_rows]
     for draw in range(WORLDS):
+        if not np.isfinite(allowed[draw]).any():
+            # Nothing keeps the limits there: what is looked for is the best of all.
+            allowed[draw] = gains[0][draw, : table.plan_rows]
         best = allowed[draw].max()
         yield _World(
             logs=tuple(logs[draw] for logs in belief.logs),

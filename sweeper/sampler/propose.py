@@ -123,8 +123,11 @@ class Proposer:
         feasible = view.feasible.copy()
         # A setting that cannot or probably cannot work is no hope.
         unfit = {e.key for e in known if e.unfit}
+        # Nor is one that the model has not seen yet known to be as good as hoped.
+        fitted = {e.key for e in view.known if e.measured}
+        late = {e.key for e in known if e.measured and e.key not in fitted}
         feasible[:, : table.plan_rows] &= self.works(known) > 0.5
-        feasible[:, [table.row[key] for key in sorted(unfit)]] = False
+        feasible[:, [table.row[key] for key in sorted(unfit | late)]] = False
         tried = {e.key for e in known if e.measured} | unfit
         launched = np.array([key in tried for key in table.keys])
         return Stopping(

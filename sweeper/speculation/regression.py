@@ -34,18 +34,20 @@ class Columns:
 
     def __init__(self) -> None:
         self.columns: list[Array] = []
+        self.rows = 0
         self.prior: list[tuple[float, float, int, str]] = []
 
     def add(self, name: str, column: NDArray[Any], mean: float, sd: float, scale: int = 0) -> None:
         """Add a column with the prior of its weight."""
+        self.rows = len(column)
         if np.any(column):
             self.columns.append(np.asarray(column, dtype=np.float64))
             self.prior.append((mean, sd, scale, name))
 
     def design(self) -> Design:
-        """Return the columns as a design."""
+        """Return the columns as a design; without any where all were zero."""
         return Design(
-            rows=np.stack(self.columns, axis=1),
+            rows=np.stack(self.columns, axis=1) if self.columns else np.zeros((self.rows, 0)),
             mean=np.array([p[0] for p in self.prior]),
             sd=np.array([p[1] for p in self.prior]),
             scale=np.array([p[2] for p in self.prior], dtype=np.int64),

@@ -51,13 +51,13 @@ def windows(requests: Sequence[RequestTiming], workload: Workload) -> list[Windo
         ends = [r.last_ns for r in good if r.last_ns is not None]
         begin_ns = min(r.sent_ns for r in group)
         if ends and max(ends) > begin_ns:
+            end_ns = max(ends)
             counts = [r.output_tokens for r in good]
             found.append(
                 Window(
-                    seconds=(max(ends) - begin_ns) / 1e9,
+                    seconds=(end_ns - begin_ns) / 1e9,
                     tokens=None if None in counts else float(sum(n or 0 for n in counts)),
-                    flight_s=sum(r.last_ns - r.sent_ns for r in group if r.last_ns is not None)
-                    / 1e9,
+                    flight_s=_flight_s(group, begin_ns, end_ns),
                 )
             )
     return found
@@ -116,13 +116,18 @@ def _steady(requests: Sequence[RequestTiming], workload: Workload) -> Window | N
     arrived = any(r.error is None and r.chunk_ns and r.chunk_ns[0] < end_ns for r in requests)
     if end_ns <= begin_ns or not arrived or (len(counted) == len(found) and not sum(counted)):
         return None
+    return Window(
+        seconds=(end_ns - begin_ns) / 1e9,
+        tokens=sum(counted) if len(counted) == len(found) else None,
+        flight_s=_flight_s(requests, begin_ns, end_ns),
+    )
+
+
+def _flight_s(requests: Sequence[RequestTiming], begin_ns: int, end_ns: int) -> float:
+    """Return the time in flight between the ends, of requests that brought a token."""
     flights = (
         min(r.last_ns, end_ns) - max(r.sent_ns, begin_ns)
         for r in requests
         if r.last_ns is not None
     )
-    return Window(
-        seconds=(end_ns - begin_ns) / 1e9,
-        tokens=sum(counted) if len(counted) == len(found) else None,
-        flight_s=sum(max(f, 0) for f in flights) / 1e9,
-    )
+    return sum(max(f, 0) for f in flights) / 1e9

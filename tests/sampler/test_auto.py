@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.search_landscapes import Landscape, calibrated
 from sweeper.config import find_space, load_study
+from sweeper.errors import FailureClass
 from sweeper.judging.standings import best, standings
 from sweeper.planning.plan import make_plan
 from sweeper.records import Point, Purpose, TrialRecord, TrialState
@@ -109,16 +110,18 @@ def test_where_nothing_speculates_the_best_is_found_by_an_additive_model() -> No
     assert winner.trial.point == {"mem": 0.9, "chunk": 4096, "nccl": "ring"}
 
 
-def test_a_family_that_cannot_start_is_not_launched_again_and_again() -> None:
+@pytest.mark.parametrize("kind", [FailureClass.OOM, FailureClass.BUILD_MISSING])
+def test_a_family_that_cannot_start_is_not_launched_again_and_again(kind: FailureClass) -> None:
     study = small_study()
 
-    def ring_is_out_of_memory(number: int, point: Point) -> TrialRecord:
+    def ring_fails(number: int, point: Point) -> TrialRecord:
         broken = point.get("nccl") == "ring"
         state = TrialState.INFEASIBLE if broken else TrialState.COMPLETE
-        return record(study, number, point, state=state)
+        return record(study, number, point, state=state, kind=kind)
 
-    records, sampler = sweep(study, 20, tell=ring_is_out_of_memory)
+    records, sampler = sweep(study, 16, tell=ring_fails)
     assert sum(r.trial.point.get("nccl") == "ring" for r in records) <= 4
+    assert sampler.stop_reason() is not None
     assert sampler.ask(keys(records)) is not None
 
 

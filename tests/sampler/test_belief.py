@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from sweeper.planning.plan import make_plan
+from sweeper.records import Point
 from sweeper.sampler.belief import Model
-from sweeper.sampler.evidence import Evidence, targets_of
+from sweeper.sampler.evidence import Evidence, evidence_of, targets_of
 from sweeper.sampler.propose import Proposer
 from sweeper.sampler.table import make_table
 from sweeper.study import Study
-from tests.sampler.worlds import SMALL, rng, small_study
+from tests.sampler.worlds import PLAIN, SMALL, record, rng, small_study
 
 STEPS = 4000
 
@@ -119,3 +120,31 @@ def test_nothing_is_believed_of_what_was_not_measured() -> None:
     table = make_table(study, make_plan(study))
     failed = replace(chain(study, 1, 2, "ring", 0.6), values=(None,), unfit=True)
     assert Proposer(table, targets_of(study)).merit([failed], (0,)) == {}
+
+
+def test_a_favourite_that_disappoints_does_not_end_the_sweep() -> None:
+    """At 41 trials the model is fitted to 40, and still believes the last one to be the best."""
+    text = PLAIN.replace("[0.7, 0.8, 0.9]", "[0.71, 0.72, 0.73, 0.74, 0.75]")
+    study = small_study(text.replace("[1024, 2048, 4096, 16384]", "[1, 2, 3, 4]"))
+    plan = make_plan(study)
+    shares: dict[object, float] = {0.72: 1.03, 0.73: 1.01, 0.74: 1.04, 0.75: 1.10, 2: 1.05}
+    shares |= {3: 1.12, 4: 1.07, "ring": 1.10, "tree": 1.04}
+
+    def speed(point: Point) -> float:
+        return 50.0 * float(np.prod([shares.get(value, 1.0) for value in point.values()]))
+
+    slow = [point for point, _ in plan.settings.values() if speed(point) < 60.0]
+    drawn = [slow[index] for index in rng(1).permutation(len(slow))[:39]]
+    targets = targets_of(study)
+    known = [
+        evidence_of(record(study, n, p, speed=speed), targets) for n, p in enumerate([{}, *drawn])
+    ]
+    assert len(known) == 40
+    proposer = Proposer(make_table(study, plan), targets)
+    key = proposer.propose(known, {e.key for e in known}, (0,))
+    assert key is not None
+    favourite = plan.settings[key][0]
+    fallen = record(study, 40, favourite, speed=lambda point: 0.8 * speed(point))
+    found = proposer.stopping([*known, evidence_of(fallen, targets)], (0,))
+    assert found.launched == 40
+    assert found.chance > 0.5

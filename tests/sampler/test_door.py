@@ -209,6 +209,19 @@ def test_a_space_too_large_to_list_that_forbids_nearly_all_comes_to_an_end(name:
     assert sampler.ask({only}) is None
 
 
+def test_a_speculation_that_can_accept_nothing_is_searched() -> None:
+    text = PLAIN.replace("flags: {}", "flags: {speculative-algorithm: NGRAM}")
+    study = small_study(
+        text.replace(
+            "parameters:\n",
+            "parameters:\n  tokens: {flag: speculative-num-draft-tokens, values: [1]}\n",
+        )
+    )
+    records, sampler = sweep(study, 8)
+    assert len(records) == 8
+    assert sampler.ask(keys(records)) is not None
+
+
 def test_the_grid_follows_the_order_of_the_space() -> None:
     study = small_study(sampler="grid")
     plan = make_plan(study)

@@ -79,6 +79,17 @@ def test_limits_and_two_objectives_are_simulated_too() -> None:
     assert by_name(found)["auto"].launches is not None
 
 
+def test_a_limit_that_no_setting_keeps_leaves_a_forecast() -> None:
+    study = small_study(SMALL + "slo: [single.ttft_p99_ms < 5]\n")
+    plan = make_plan(study)
+    records, _ = sweep(study, 8)
+    found = by_name(forecast(study, plan, records, now_s=frozen, limit_s=1.0))
+    for name in ("auto", "random", "grid"):
+        launches = found[name].launches
+        assert launches is not None
+        assert 1 <= launches <= len(plan.settings)
+
+
 def test_hours_come_from_stored_launches_where_there_are_some() -> None:
     study = small_study()
     assert hours_a_launch(study, [record(study, 0, {})]) == (60.0 + 10.0) / 3600.0

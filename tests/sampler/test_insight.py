@@ -77,6 +77,18 @@ def test_a_trial_stopped_early_keeps_what_it_measured() -> None:
     assert lost.state is optuna.trial.TrialState.FAIL
 
 
+def test_a_limit_of_a_workload_that_was_not_sent_yet_is_unknown() -> None:
+    text = SMALL.replace("workload: single}]", "workload: busy}]")
+    study = small_study(text + "slo: [ttft_p99_ms < 500]\nbudget: {prune_confidence: 0.99}\n")
+    assert [w.name for w in study.sent] == ["busy", "single"]
+    done = record(study, 3, study.space.canonical({"steps": 2}), ttft_ms=2000.0)
+    only = replace(done, state=TrialState.PRUNED, measurements=done.measurements[1:])
+    trial = finished_trial(only, study.space, study.objectives, study.slos)
+    assert trial is not None
+    assert trial.value == done.measurements[1].output_tok_s
+    assert trial.constraints == {}
+
+
 def test_a_sampler_avoids_what_was_stopped_early() -> None:
     """TPE ranks trials stopped early behind all complete ones."""
     study = small_study(sampler="tpe")

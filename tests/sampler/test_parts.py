@@ -82,6 +82,31 @@ def test_histograms_are_kept_by_prompt_kind() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("measured", "kind"),
+    [
+        ({"accepted_by_kind": {"chat": (600, 400)}}, "chat"),
+        ({"accepted_histogram": (600, 400)}, ""),
+        ({"accepted_histogram": None, "accepted_by_position": (0.4,)}, ""),
+    ],
+)
+def test_a_position_that_was_tried_and_never_accepted_is_known_to_be_refused(
+    measured: Mapping[str, object], kind: str
+) -> None:
+    study = small_study()
+    table = make_table(study, make_plan(study))
+    given = make_record(2)
+    launch = study.launch(study.space.canonical({"steps": 4, "topk": 1}))
+    told = replace(given.measurements[0], accept_length=1.4, output_tokens=1400, **measured)  # type: ignore[arg-type]
+    changed = replace(given, trial=replace(given.trial, launch=launch), measurements=(told,))
+    found = evidence_of(changed, targets_of(study))
+    assert found.accepted["single"][kind] == pytest.approx((600.0, 400.0, 0.0, 0.0, 0.0))
+    _, position, tried, accepted = counts_of(table, [found], "single").survival()
+    assert list(position) == [0, 1]
+    assert tried == pytest.approx([1000.0, 400.0])
+    assert accepted == pytest.approx([400.0, 0.0])
+
+
 def test_a_value_that_makes_every_launch_fail_is_avoided() -> None:
     failed: list[Point] = [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     fine: list[Point] = [{"a": 1, "b": "y"}, {"a": 2, "b": "z"}, {"a": 3, "b": "y"}]
