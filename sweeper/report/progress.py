@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.errors import Stage
-from sweeper.objective import Objective, broken_slos
+from sweeper.objective import Objective, baseline_keys, broken_slos
 from sweeper.records import TrialRecord, TrialState
-from sweeper.report.settings import baseline_keys, is_simulated, setting_text
+from sweeper.report.settings import is_simulated, setting_text
 from sweeper.statistics.measurement import Drift, drift
 from sweeper.study import Study
 

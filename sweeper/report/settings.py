@@ -1,6 +1,5 @@
 """Names for settings and metrics, and the parts of a setting that figures are drawn over; pure."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sweeper.objective import Objective
@@ -28,11 +27,6 @@ class Speculation:
     steps: int | None
     topk: int | None
     draft_tokens: int | None
-
-
-def baseline_keys(records: Iterable[TrialRecord]) -> frozenset[str]:
-    """Return the launch keys that some trial ran as the baseline."""
-    return frozenset(r.trial.launch.key for r in records if r.trial.purpose is Purpose.BASELINE)
 
 
 def is_simulated(record: TrialRecord) -> bool:
