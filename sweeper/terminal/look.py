@@ -16,7 +16,7 @@ from pathlib import Path
 from sweeper.config import parse_study
 from sweeper.judging.standings import Standing, standings
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.misfits import comparable
+from sweeper.planning.misfits import as_run, comparable
 from sweeper.records import TrialRecord
 from sweeper.redaction import redact_text
 from sweeper.store import Store
@@ -82,7 +82,7 @@ def look(folder: Path, now: datetime) -> Look:
     study = parse_study(store.study_text(), str(folder / "study.yaml"))
     driver = store.driver()
     found = store.records()
-    study = study.resolved(gpus_present=bool(found) and not any(map(_simulated, found)))
+    study = as_run(study, found)
     records, left_out = comparable(found, study)
     return Look(
         folder=folder,
@@ -93,10 +93,6 @@ def look(folder: Path, now: datetime) -> Look:
         underway=tuple(_underway(store, found, now)) if driver else (),
         verdict=judge(records, study),
     )
-
-
-def _simulated(record: TrialRecord) -> bool:
-    return record.trial.launch.simulated
 
 
 def _underway(store: Store, records: Sequence[TrialRecord], now: datetime) -> list[Underway]:
