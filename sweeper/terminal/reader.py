@@ -15,7 +15,7 @@ class _Lasting:
         """Write; the text is lost without a reader."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
+        except OSError:  # EPIPE of a pipe, EIO of a terminal that was closed
             self._leave()
             return len(text)
 
@@ -23,7 +23,7 @@ class _Lasting:
         """Flush; what waited is lost without a reader."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
+        except OSError:
             self._leave()
 
     def _leave(self) -> None:
