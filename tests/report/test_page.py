@@ -243,3 +243,24 @@ def test_notes_of_the_verdict_stand_below_the_command() -> None:
     run = replace(run, verdict=replace(run.verdict, notes=("look <here>",)))
     text = render([run], plotly="directory")
     assert text.index("data-copy") < text.index("look &lt;here&gt;") < text.index("</header>")
+
+
+def test_a_baseline_that_breaks_a_limit_is_not_named_above_the_winners_command() -> None:
+    study = build.small_study(build.SPACE + "slo: [ttft_p99_ms < 500]\n")
+
+    def measured(tok_s: float, ttft: float) -> list[Measurement]:
+        return [
+            Measurement(workload="single", requests=5, output_tok_s=tok_s, ttft_p99_ms=ttft),
+        ]
+
+    run = run_of(
+        study,
+        [
+            build.record(study, 0, measurements=measured(90.0, 900.0)),
+            build.record(study, 1, build.point(1), measurements=measured(80.0, 100.0)),
+        ],
+    )
+    text = render([run], plotly="directory")
+    assert "speculative-num-steps 1" in run.verdict.command
+    assert "Run this: the best that keeps all limits; the baseline breaks one" in text
+    assert "as nothing is shown to beat it" not in text
