@@ -160,7 +160,7 @@ def head_lines(seen: Look) -> list[str]:
 def facts(seen: Look) -> dict[str, object]:
     """Return the same for scripts: names do not change, unknown is null."""
     study, verdict = seen.study, seen.verdict
-    ratio = verdict.ratio
+    change = verdict.change
     failed = next((r for r in reversed(seen.records) if r.failure is not None), None)
     return {
         "run": str(seen.folder),
@@ -174,7 +174,7 @@ def facts(seen: Look) -> dict[str, object]:
         "running": [{"number": u.number, "log_age_s": u.age_s} for u in seen.underway],
         "sentence": verdict.sentence,
         "beats_baseline": verdict.beats_baseline,
-        "ratio": None if ratio is None else [ratio.low, ratio.mid, ratio.high],
+        "ratio": None if change is None else [change.low, change.mid, change.high],
         "command": verdict.command or None,
         "best": _setting(verdict.winner, study),
         "baseline": _setting(verdict.baseline, study),
