@@ -126,6 +126,20 @@ MISTAKES = [
     ),
     ("no number", ("[1, 2, 3]", "[1, .nan]"), "'parameters.steps.values[1]' must be", 7),
     ("infinity", ("name: single", "name: single, temperature: .inf"), "finite number", 20),
+    (
+        "text compared with a number",
+        ("[draft_tokens <=", "[graph > 1, draft_tokens <="),
+        "'constraints[0]': cannot work out 'graph > 1'",
+        18,
+    ),
+    ("text and a number added", ("steps + 1", "graph + 1"), "cannot work out 'graph + 1'", 13),
+    ("divided by zero", ("topk > 1", "4 / (topk - 1)"), "'parameters.draft_tokens.when': ", 12),
+    (
+        "otherwise no plain value",
+        ("otherwise: steps + 1", "otherwise: '[steps]'"),
+        "gives (1,), no plain value",
+        9,
+    ),
     ("value twice", ("[1, 2, 3]", "[1, 2, 2]"), "2 stands there twice", 7),
 ]
 

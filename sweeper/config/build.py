@@ -1,5 +1,6 @@
 """Checked models -> the records of a study; mistakes that the schema cannot see."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,9 @@ from sweeper.redaction import is_secret_name
 from sweeper.space import Choice, Parameter, Space, suggest
 from sweeper.study import BaselineSpec, Budget, EngineSpec, Simulation, Study
 
+#: Points on which conditions are tried while the file is read.
+_TRIED_POINTS = 1000
+
 
 class Builder:
     """Turns the checked models into records; knows where each key stands."""
@@ -46,6 +50,9 @@ class Builder:
         )
         try:
             space = Space(parameters=parameters, constraints=constraints)
+            # Conditions that fail on some values are told with their line, not hours later.
+            for point in itertools.islice(space.points(), _TRIED_POINTS):
+                space.violation(point)
         except UserError as error:
             raise self.error(str(error), self.place_of(str(error), model)) from None
         workloads = self.workloads(model.workloads)
@@ -91,9 +98,13 @@ class Builder:
         return made
 
     def place_of(self, message: str, model: SpaceFile) -> KeyPath:
-        for name in model.parameters:
-            if message.startswith(f"parameter {name!r}"):
+        for name, parameter in model.parameters.items():
+            if f"parameter {name!r}" in message:
                 return ("parameters", name)
+            for key in ("when", "otherwise"):
+                text = getattr(parameter, key)
+                if text is not None and f"work out {str(text).strip()!r}" in message:
+                    return ("parameters", name, key)
         for index, text in enumerate(model.constraints):
             if repr(text.strip()) in message:
                 return ("constraints", index)
