@@ -252,3 +252,25 @@ def test_flags_of_a_users_own_build_can_be_vouched_for() -> None:
 def test_dropped_flags_may_be_spelled_as_flags_are() -> None:
     text = GOOD + "baseline: {drop: [--speculative_*, cuda_graph*]}\n"
     assert parse_study(text, "small.yaml").baseline.drop == ("speculative-*", "cuda-graph*")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env: {HF_TOKEN: hunter1, HF_TOKEN: hunter2}",
+        "env: HF_TOKEN=hunter2",
+        "env: {HF_TOKEN=hunter2: 1}",
+        "env: {HF_TOKEN: [hunter2]}",
+        "env: --api-key hunter2",
+        "flags: --api-key 'hunter2 hunter3'",
+        "command: python --api-key hunter2",
+        "limits: {api-key: hunter2}",
+        "HF_TOKEN=hunter2: 1",
+    ],
+)
+def test_no_message_about_a_mistake_tells_a_secret(line: str) -> None:
+    text = "\n".join(x for x in GOOD.split("\n") if not x.startswith("  flags:"))
+    with pytest.raises(ConfigError) as caught:
+        study_of(text.replace("  gpus: 1\n", f"  gpus: 1\n  {line}\n"))
+    assert "hunter" not in str(caught.value)
+    assert str(caught.value).startswith("space.yaml:5: ")
