@@ -115,6 +115,24 @@ def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -
     ]
 
 
+def test_the_command_of_a_server_over_two_nodes_asks_for_what_only_the_node_knows() -> None:
+    text = GOOD.replace("gpus: 1", "gpus: 2\n  nodes: 2\n  command: [echo]")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=True)
+    base = make_record(0, purpose=Purpose.BASELINE, launch=study.baseline_launch())
+    command = judge([base], study).command
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        words = ["/bin/sh", "-c", command]
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+    asked = run(NODE_RANK="1")
+    assert asked.returncode != 0
+    assert "FIRST_NODE: HOST:PORT of the first node" in asked.stderr
+    found = run(NODE_RANK="1", FIRST_NODE="node-1:5000").stdout
+    assert found.endswith("--nnodes 2 --node-rank 1 --dist-init-addr node-1:5000\n")
+    assert "nnodes" not in shell_command(study.baseline_launch())
+
+
 def test_secrets_in_the_command_are_hidden() -> None:
     launch = make_launch(
         command=("/mnt/disk_1/bin/python", "--admin-api-key", "s3cret"),

@@ -84,7 +84,7 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
         ratio=ratio,
         change=change,
         beats_baseline=better,
-        command=shell_command(shown.records[0].trial.launch) if shown else "",
+        command=shell_command(shown.records[0].trial.launch, study.engine.nodes) if shown else "",
         simulated=simulated,
         notes=_notes(records, study, winner, base, moved, repeats, noise),
         launch_noise=noise,
@@ -193,8 +193,12 @@ def _sentence(
     return f"{mark}no setting is shown to beat the baseline; the nearest is {setting}: {figures}"
 
 
-def shell_command(launch: Launch) -> str:
-    """Return the whole launch command with its environment, for a shell; secrets hidden."""
+def shell_command(launch: Launch, nodes: int = 1) -> str:
+    """Return the whole launch command with its environment, for a shell; secrets hidden.
+
+    A server over several nodes is started by the same command on each; what only that node knows
+    it takes from two variables.
+    """
     lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
     lines.append(shlex.join(redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
@@ -206,6 +210,10 @@ def shell_command(launch: Launch) -> str:
             continue
         words = value if isinstance(value, tuple) else (value,)
         lines.append(f"--{name} " + " ".join(_word(name, str(word)) for word in words))
+    if nodes > 1:
+        lines.append(f"--nnodes {nodes}")
+        lines.append('--node-rank "${NODE_RANK:?0 on the first node}"')
+        lines.append('--dist-init-addr "${FIRST_NODE:?HOST:PORT of the first node}"')
     return " \\\n  ".join(lines)
 
 
