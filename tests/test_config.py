@@ -126,6 +126,9 @@ MISTAKES = [
     ),
     ("no number", ("[1, 2, 3]", "[1, .nan]"), "'parameters.steps.values[1]' must be", 7),
     ("infinity", ("name: single", "name: single, temperature: .inf"), "finite number", 20),
+    ("label a number", ("      on: {}", "      1: {}"), "label 1 must be text: '1' in quotes", 16),
+    ("label a boolean", ("      on: {}", "      true: {}"), "label true must be text", 16),
+    ("known true for 1", ("{steps: 3}]", "{steps: true}]"), "'steps' cannot be True", 19),
     (
         "text compared with a number",
         ("[draft_tokens <=", "[graph > 1, draft_tokens <="),

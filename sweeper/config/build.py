@@ -133,6 +133,7 @@ class Builder:
                 "since conditions use it",
                 path,
             )
+        self.check_labels(path)
         flag = flag_name(model.flag) if model.flag else None
         if is_secret_name(flag or model.env or ""):
             raise self.error(
@@ -166,6 +167,22 @@ class Builder:
             if otherwise is not None
             else None,
         )
+
+    def check_labels(self, path: KeyPath) -> None:
+        """Refuse labels that are no text: as text they are in points, so no condition meets them."""
+        found: Any = self.tree
+        for part in (*path, "choices"):
+            found = found.get(part) if isinstance(found, CommentedMap) else None
+        for label in found or ():
+            if not isinstance(label, str):
+                shown = "null" if label is None else str(label)
+                shown = shown.lower() if isinstance(label, bool) else shown
+                raise ConfigError(
+                    f"{dotted((*path, 'choices'))!r}: label {shown} must be text: '{shown}' in "
+                    "quotes, also in conditions",
+                    path=self.source,
+                    line=line_of(self.tree, (*path, "choices", label)),
+                )
 
     def choice(
         self, label: str, value: object, flag: str | None, env: str | None, path: KeyPath
