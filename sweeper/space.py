@@ -229,6 +229,23 @@ class Space:
                 env.update(choice.env)
         return flags, env
 
+    def conflict(self, point: Point) -> str | None:
+        """Return why no launch is what `point` says: two parameters set one flag unlike; or None."""
+        seen: dict[tuple[str, str], tuple[str, object]] = {}
+        for parameter in self.parameters:
+            if parameter.name not in point:
+                continue
+            choice = parameter.choice(point[parameter.name])
+            for kind, found in (("flag", choice.flags), ("variable", choice.env)):
+                for name, value in found.items():
+                    first, other = seen.setdefault((kind, name), (parameter.name, value))
+                    if value != other or isinstance(value, bool) != isinstance(other, bool):
+                        return (
+                            f"parameters {first!r} and {parameter.name!r} set the {kind} "
+                            f"{name!r} to different values"
+                        )
+        return None
+
     def flag_names(self) -> frozenset[str]:
         """Return every flag that some choice sets."""
         own = {p.flag for p in self.parameters if p.flag}

@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.config import find_space, load_study, parse_study, shipped_spaces
 from sweeper.errors import ConfigError, UserError
-from sweeper.planning.plan import make_plan
+from sweeper.planning.plan import make_plan, refusal
 from sweeper.study import Study
 
 GOOD = """\
@@ -126,6 +126,18 @@ MISTAKES = [
     ),
     ("no number", ("[1, 2, 3]", "[1, .nan]"), "'parameters.steps.values[1]' must be", 7),
     ("infinity", ("name: single", "name: single, temperature: .inf"), "finite number", 20),
+    (
+        "two spellings of a flag",
+        ("EAGLE3,", "EAGLE3, tp-size: 1, tp_size: 2,"),
+        "'engine.flags.tp_size': the flag 'tp-size' stands there twice",
+        5,
+    ),
+    (
+        "known that sets a flag twice",
+        ("on: {}", "on: {flags: {speculative_num_steps: 2}}"),
+        "parameters 'steps' and 'graph' set the flag 'speculative-num-steps' to different values",
+        19,
+    ),
     ("label a number", ("      on: {}", "      1: {}"), "label 1 must be text: '1' in quotes", 16),
     ("label a boolean", ("      on: {}", "      true: {}"), "label true must be text", 16),
     ("known true for 1", ("{steps: 3}]", "{steps: true}]"), "'steps' cannot be True", 19),
@@ -172,6 +184,17 @@ def test_a_constraint_that_nothing_meets_is_named() -> None:
     )
     with pytest.raises(UserError, match="all refused; 18 of them because: constraint: steps > 9"):
         make_plan(study)
+
+
+def test_a_point_that_sets_one_flag_to_two_values_is_refused() -> None:
+    study = study_of(
+        GOOD.replace("off: {flags: {disable", "off: {flags: {speculative_num_steps: 3, disable")
+    )
+    why = "parameters 'steps' and 'graph' set the flag 'speculative-num-steps' to different values"
+    refused = make_plan(study).refused[why]
+    assert {p["graph"] for p in refused} == {"off"}
+    assert {p["steps"] for p in refused} == {1, 2}
+    assert {refusal(study, p) for p in refused} == {why}
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:

@@ -64,7 +64,7 @@ class Builder:
             engine=self.engine(model.engine),
             baseline=BaselineSpec(
                 drop=tuple(flag_name(pattern) for pattern in model.baseline.drop),
-                flags=_flags(model.baseline.flags),
+                flags=self.flags(model.baseline.flags, ("baseline", "flags")),
                 env=_env(model.baseline.env),
                 reference_tok_s=model.baseline.reference_tok_s,
                 every=model.baseline.every,
@@ -119,7 +119,7 @@ class Builder:
             nodes=model.nodes,
             slots_per_node=model.slots_per_node,
             measure_alone=model.measure_alone,
-            flags=_flags(model.flags),
+            flags=self.flags(model.flags, ("engine", "flags")),
             env=_env(model.env),
             simulation=Simulation(**model.simulation.model_dump()),
             preflight=model.preflight,
@@ -213,7 +213,17 @@ class Builder:
                     (*path, bad),
                 ) from None
             raise self.error(f"choice {label!r}: {item['msg']}", (*path, bad)) from None
-        return Choice(value=label, flags=_flags(model.flags), env=_env(model.env))
+        flags = self.flags(model.flags, (*path, "flags"))
+        return Choice(value=label, flags=flags, env=_env(model.env))
+
+    def flags(self, given: Mapping[str, YamlFlag], path: KeyPath) -> dict[str, FlagValue]:
+        found: dict[str, FlagValue] = {}
+        for key, value in given.items():
+            name = flag_name(key)
+            if name in found:
+                raise self.error(f"the flag {name!r} stands there twice", (*path, key))
+            found[name] = tuple(value) if isinstance(value, list) else value
+        return found
 
     def workloads(self, models: Sequence[WorkloadModel]) -> tuple[Workload, ...]:
         found: list[Workload] = []
@@ -261,6 +271,9 @@ class Builder:
             broken = space.violation(point)
             if broken is not None:
                 raise self.error(f"known setting breaks the constraint {broken!r}", path)
+            conflict = space.conflict(point)
+            if conflict is not None:
+                raise self.error(f"known setting: {conflict}", path)
             if point not in found:
                 found.append(point)
         return tuple(found)
@@ -295,10 +308,6 @@ class Builder:
 
 def flag_name(name: str) -> str:
     return name.strip().lstrip("-").replace("_", "-")
-
-
-def _flags(given: Mapping[str, YamlFlag]) -> dict[str, FlagValue]:
-    return {flag_name(k): tuple(v) if isinstance(v, list) else v for k, v in given.items()}
 
 
 def _env_text(value: Scalar) -> str:
