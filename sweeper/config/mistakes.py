@@ -44,8 +44,14 @@ def first_mistake(error: ValidationError, tree: CommentedMap, source: str) -> Co
         case "value_error":
             problem = redact_text(str(item["ctx"]["error"]))
             what = f"{key!r}: {problem}" if key else problem
+        case "string_type" if [p for _, p, _ in found].count(path) > 1:
+            # A value of several types: pydantic tells of each, and text is the first.
+            what = f"{key!r} must be text, a number, true or false{shown}"
+            if "flags" in path and item.get("input") is None:
+                what += "; a bare flag is written true"
         case _:
             message = re.sub(r"^Input should be (a )?(valid )?", "must be ", item["msg"])
+            message = re.sub(r" or instance of \w+", "", message)
             message = message.replace("dictionary", "mapping of keys to values")
             what = f"{key!r} {message}{shown}"
     return ConfigError(what, path=source, line=line or None)
