@@ -1,5 +1,6 @@
 """A reader that goes away, as `head` does or a terminal that is closed, ends no sweep."""
 
+import io
 import os
 import sys
 from typing import Any, TextIO, cast
@@ -36,7 +37,15 @@ class _Lasting:
         return getattr(self._stream, name)
 
 
+def print_anything() -> None:
+    """Print characters that the output's encoding lacks as "?", so that they end no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def outlive_reader() -> None:
-    """Let this process go on when nobody reads its output any more."""
+    """Let this process go on when nobody reads its output any more, or not all characters of it."""
+    print_anything()
     sys.stdout = cast(TextIO, _Lasting(sys.stdout))
     sys.stderr = cast(TextIO, _Lasting(sys.stderr))
