@@ -1,6 +1,7 @@
 import math
 import statistics
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,20 +91,25 @@ def test_more_launches_make_the_interval_narrower() -> None:
     assert ratio.mid == pytest.approx(statistics.geometric_mean([94 / 90, 95 / 91]))
 
 
-def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -> None:
-    show = tmp_path / "show args.sh"
-    show.write_text('#!/bin/sh\nprintf "%s\\n" "$NAME" "$@"\n')
+@pytest.mark.parametrize("other", ["OTHER", "A.B", "MY-VAR"])
+def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path, other: str) -> None:
+    show = tmp_path / "show args"
+    show.write_text(
+        f"#!{sys.executable}\nimport os, sys\n"
+        f"print(os.environ['NAME'], os.environ['{other}'], *sys.argv[1:], sep='\\n')\n"
+    )
     show.chmod(0o755)
     launch = make_launch(
         command=(str(show),),
         model="/models/it's a model; rm -rf $HOME",
         flags={"flag-with-text": "a 'b' \"c\" `d`", "list": (1, 2), "on": True, "off": False},
-        env={"NAME": "x y; $(false)"},
+        env={"NAME": "x y; $(false)", other: "it's"},
     )
     text = shell_command(launch)
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "x y; $(false)",
+        "it's",
         "--model-path",
         "/models/it's a model; rm -rf $HOME",
         "--flag-with-text",

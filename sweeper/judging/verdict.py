@@ -7,6 +7,7 @@ interval allows for the best having been picked out of several.
 """
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from sweeper.wording import measure, plain_number
 
 #: Objectives whose chance one launch shows, in its passes or in the speeds of its requests.
 _SHOWN_BY_ONE = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user"})
+#: Names of variables that a shell sets itself; others need the program `env`.
+_ASSIGNABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]
 
@@ -199,7 +202,11 @@ def shell_command(launch: Launch, nodes: int = 1) -> str:
     A server over several nodes is started by the same command on each; what only that node knows
     it takes from two variables.
     """
-    lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
+    env = sorted(launch.env.items())
+    if all(_ASSIGNABLE.fullmatch(name) for name, _ in env):
+        lines = [f"{name}={_word(name, value)}" for name, value in env]
+    else:
+        lines = ["env", *(shlex.quote(f"{name}={_shown(name, value)}") for name, value in env)]
     lines.append(shlex.join(redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
@@ -218,4 +225,8 @@ def shell_command(launch: Launch, nodes: int = 1) -> str:
 
 
 def _word(name: str, value: str) -> str:
-    return shlex.quote(HIDDEN if is_secret_name(name) else redact_text(value))
+    return shlex.quote(_shown(name, value))
+
+
+def _shown(name: str, value: str) -> str:
+    return HIDDEN if is_secret_name(name) else redact_text(value)
