@@ -17,7 +17,7 @@ from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_
 from sweeper.judging.standings import Standing, baseline, best, standings
 from sweeper.objective import trend
 from sweeper.records import Launch, TrialRecord
-from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
+from sweeper.redaction import HIDDEN, is_secret_name, redact_value, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
 from sweeper.statistics.trend import LAUNCH_NOISE, Trend
@@ -229,4 +229,4 @@ def _word(name: str, value: str) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    return HIDDEN if is_secret_name(name) else redact_text(value)
+    return HIDDEN if is_secret_name(name) else redact_value(value)
