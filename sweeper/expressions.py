@@ -1,7 +1,7 @@
 """Small conditions over parameter names, as space files write them. The only user of simpleeval.
 
-Comparisons, arithmetic, `and`, `or`, `not`, `in` and `if else` over the names of parameters; no
-calls, no attributes, no strings multiplied without end.
+Comparisons, arithmetic, `and`, `or`, `not`, `in` a list and `if else` over the names of parameters;
+no calls but of three functions, no attributes, no strings multiplied without end.
 """
 
 import ast
@@ -13,6 +13,17 @@ from sweeper.errors import UserError
 
 _FUNCTIONS = {"min": min, "max": max, "abs": abs}
 MAX_LENGTH = 500
+
+
+class _Evaluator(simpleeval.SimpleEval):  # type: ignore[misc]
+    """Knows lists besides, for `in`; they cannot be changed, so a tuple stands for each."""
+
+    def __init__(self, **given: object) -> None:
+        super().__init__(**given)
+        self.nodes |= dict.fromkeys((ast.List, ast.Tuple, ast.Set), self._listed)
+
+    def _listed(self, node: ast.List | ast.Tuple | ast.Set) -> tuple[object, ...]:
+        return tuple(self._eval(element) for element in node.elts)
 
 
 class Expression:
@@ -52,7 +63,7 @@ class Expression:
         Raises:
             UserError: A name is missing, or the operation fails on these values.
         """
-        evaluator = simpleeval.SimpleEval(functions=_FUNCTIONS, names=dict(values))
+        evaluator = _Evaluator(functions=_FUNCTIONS, names=dict(values))
         try:
             return evaluator.eval(self.text, previously_parsed=self._parsed)
         except Exception as error:

@@ -27,15 +27,19 @@ _NAMED = re.compile(rf"""(?<![\w.-])([A-Za-z][\w.-]*)(["']?[ \t]*[=:][ \t]*){_VA
 #: --name value, --name=value, and the same as a list.
 _FLAG = re.compile(rf"""(?<![\w-])--([A-Za-z][\w-]*)(["']?(?:=|,?[ \t]+)){_VALUE}""")
 _NO_SECRET = re.compile(r"(?i)^['\"]?(none|null|true|false|\*+|-.*)['\"]?$")
-#: A prefix counts where a word begins: "mask_size", "hf_config" and "/mnt/disk_1" hold no key.
-_KEY = re.compile(
-    r"(?i)(bearer\s+|(?<![\w/.-])(?:sk|ghp)_)(?:\S+)"
+_BEARER = re.compile(r"(?i)(bearer\s+)(?:\S+)")
+#: A prefix counts where a word begins: "mask_size", "hf_config" and "/mnt/disk_1" hold no key. In a
+#: value it may be a name as well, "hf_llama3", so it counts in running text only.
+_GUESS = re.compile(
+    r"(?i)((?<![\w/.-])(?:sk|ghp)_)(?:\S+)"
     r"|((?<![\w/.-])hf_)(?:(?=[a-z]*\d)[a-z0-9]+(?![\w./-]))"
 )
 #: What cannot be anything else, so that it is hidden even in values that tell settings apart.
 _CERTAIN = re.compile(
     r"(://[^/\s:@]+:)(?:[^@/\s]+)(?=@)|((?<![A-Za-z0-9_])(?:hf_|ghp_|sk-))(?:[A-Za-z0-9]{20,})"
 )
+#: Without one of these nothing in a text is named, so that it cannot be of a secret name.
+_PARTS = re.compile(r"[=:\s]")
 
 _V = TypeVar("_V")
 
@@ -59,13 +63,26 @@ def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:
 
 
 def redact_value(value: str) -> str:
-    """Return a setting's value without what can only be a secret, so that settings stay apart."""
-    return _CERTAIN.sub(_hide, value)
+    """Return a setting's value without what can only be a secret, so that settings stay apart.
+
+    Rows, the kept space file, launch keys and commands all hide by it, so that they still agree.
+    """
+    value = _CERTAIN.sub(_hide, value)
+    # Asked for each value of each point of a space, of which few have a part that says its name.
+    if _PARTS.search(value):
+        value = _BEARER.sub(_hide, value)
+        for pattern in (_FLAG, _NAMED):
+            value = pattern.sub(_hide_value, value)
+    return value
 
 
 def _redacted(value: object) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_redacted, value))
+        before = (None, *value)
+        return tuple(
+            HIDDEN if isinstance(flag, str) and is_secret_flag(flag) else _redacted(part)
+            for flag, part in zip(before, value, strict=False)
+        )
     return redact_value(value) if isinstance(value, str) else value
 
 
@@ -80,11 +97,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 def redact_text(text: str) -> str:
     """Return `text` with keys, tokens and passwords hidden."""
-    for pattern in (_KEY, _CERTAIN):
-        text = pattern.sub(_hide, text)
-    for pattern in (_FLAG, _NAMED):
-        text = pattern.sub(_hide_value, text)
-    return text
+    return redact_value(_GUESS.sub(_hide, text))
 
 
 def _hide_value(match: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from sweeper.errors import UserError
 from sweeper.store import Store, newest_run
 from sweeper.terminal.lines import best_line, record_line
 from sweeper.terminal.look import Look, facts, head_lines, look
+from sweeper.terminal.reader import print_anything
 from sweeper.terminal.table import print_table
 from sweeper.wording import visible
 
@@ -136,4 +137,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     # A reader that goes away, as `head` does, ends the command without a traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    print_anything()
     sys.exit(main())

@@ -76,13 +76,18 @@ class Parameter:
     def choice(self, value: Scalar) -> Choice:
         """Return what `value` sets; a derived value sets the parameter's own flag."""
         for choice in self.choices:
-            if choice.value == value and isinstance(choice.value, bool) == isinstance(value, bool):
+            if _same(choice.value, value):
                 return choice
         return Choice(
             value=value,
             flags={self.flag: value} if self.flag else {},
             env={self.env: str(value)} if self.env else {},
         )
+
+
+def _same(a: Scalar, b: Scalar) -> bool:
+    """Tell whether two values mean the same; to Python true is 1, to a flag it is not."""
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ class Space:
             active, value = self.resolve(parameter, found)
             if active:
                 value = point.get(parameter.name, parameter.values[0])
-                if value not in parameter.values:
+                if not any(_same(v, value) for v in parameter.values):
                     options = ", ".join(str(v) for v in parameter.values)
                     raise UserError(
                         f"{parameter.name!r} cannot be {value!r}; it is one of: {options}"
@@ -223,6 +228,23 @@ class Space:
                 flags.update(choice.flags)
                 env.update(choice.env)
         return flags, env
+
+    def conflict(self, point: Point) -> str | None:
+        """Return why no launch is what `point` says: two parameters set one flag unlike; or None."""
+        seen: dict[tuple[str, str], tuple[str, object]] = {}
+        for parameter in self.parameters:
+            if parameter.name not in point:
+                continue
+            choice = parameter.choice(point[parameter.name])
+            for kind, found in (("flag", choice.flags), ("variable", choice.env)):
+                for name, value in found.items():
+                    first, other = seen.setdefault((kind, name), (parameter.name, value))
+                    if value != other or isinstance(value, bool) != isinstance(other, bool):
+                        return (
+                            f"parameters {first!r} and {parameter.name!r} set the {kind} "
+                            f"{name!r} to different values"
+                        )
+        return None
 
     def flag_names(self) -> frozenset[str]:
         """Return every flag that some choice sets."""

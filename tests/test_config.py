@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.config import find_space, load_study, parse_study, shipped_spaces
 from sweeper.errors import ConfigError, UserError
-from sweeper.planning.plan import make_plan
+from sweeper.planning.plan import make_plan, refusal
 from sweeper.study import Study
 
 GOOD = """\
@@ -126,6 +126,48 @@ MISTAKES = [
     ),
     ("no number", ("[1, 2, 3]", "[1, .nan]"), "'parameters.steps.values[1]' must be", 7),
     ("infinity", ("name: single", "name: single, temperature: .inf"), "finite number", 20),
+    (
+        "two spellings of a flag",
+        ("EAGLE3,", "EAGLE3, tp-size: 1, tp_size: 2,"),
+        "'engine.flags.tp_size': the flag 'tp-size' stands there twice",
+        5,
+    ),
+    (
+        "known that sets a flag twice",
+        ("on: {}", "on: {flags: {speculative_num_steps: 2}}"),
+        "parameters 'steps' and 'graph' set the flag 'speculative-num-steps' to different values",
+        19,
+    ),
+    (
+        "a bare flag",
+        ("EAGLE3,", "EAGLE3, trust-remote-code: ,"),
+        "must be text, a number, true or false, not None; a bare flag is written true",
+        5,
+    ),
+    ("a list as a value", ("[1, 2, 3]", "[1, [2]]"), "must be text, a number, true or false", 7),
+    (
+        "a parameter that is a number",
+        ("{flag: speculative-num-steps, values: [1, 2, 3]}", "3"),
+        "'parameters.steps' must be mapping of keys to values, not 3",
+        7,
+    ),
+    ("label a number", ("      on: {}", "      1: {}"), "label 1 must be text: '1' in quotes", 16),
+    ("label a boolean", ("      on: {}", "      true: {}"), "label true must be text", 16),
+    ("known true for 1", ("{steps: 3}]", "{steps: true}]"), "'steps' cannot be True", 19),
+    (
+        "text compared with a number",
+        ("[draft_tokens <=", "[graph > 1, draft_tokens <="),
+        "'constraints[0]': cannot work out 'graph > 1'",
+        18,
+    ),
+    ("text and a number added", ("steps + 1", "graph + 1"), "cannot work out 'graph + 1'", 13),
+    ("divided by zero", ("topk > 1", "4 / (topk - 1)"), "'parameters.draft_tokens.when': ", 12),
+    (
+        "otherwise no plain value",
+        ("otherwise: steps + 1", "otherwise: '[steps]'"),
+        "gives (1,), no plain value",
+        9,
+    ),
     ("value twice", ("[1, 2, 3]", "[1, 2, 2]"), "2 stands there twice", 7),
 ]
 
@@ -155,6 +197,17 @@ def test_a_constraint_that_nothing_meets_is_named() -> None:
     )
     with pytest.raises(UserError, match="all refused; 18 of them because: constraint: steps > 9"):
         make_plan(study)
+
+
+def test_a_point_that_sets_one_flag_to_two_values_is_refused() -> None:
+    study = study_of(
+        GOOD.replace("off: {flags: {disable", "off: {flags: {speculative_num_steps: 3, disable")
+    )
+    why = "parameters 'steps' and 'graph' set the flag 'speculative-num-steps' to different values"
+    refused = make_plan(study).refused[why]
+    assert {p["graph"] for p in refused} == {"off"}
+    assert {p["steps"] for p in refused} == {1, 2}
+    assert {refusal(study, p) for p in refused} == {why}
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:
@@ -238,3 +291,25 @@ def test_flags_of_a_users_own_build_can_be_vouched_for() -> None:
 def test_dropped_flags_may_be_spelled_as_flags_are() -> None:
     text = GOOD + "baseline: {drop: [--speculative_*, cuda_graph*]}\n"
     assert parse_study(text, "small.yaml").baseline.drop == ("speculative-*", "cuda-graph*")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env: {HF_TOKEN: hunter1, HF_TOKEN: hunter2}",
+        "env: HF_TOKEN=hunter2",
+        "env: {HF_TOKEN=hunter2: 1}",
+        "env: {HF_TOKEN: [hunter2]}",
+        "env: --api-key hunter2",
+        "flags: --api-key 'hunter2 hunter3'",
+        "command: python --api-key hunter2",
+        "limits: {api-key: hunter2}",
+        "HF_TOKEN=hunter2: 1",
+    ],
+)
+def test_no_message_about_a_mistake_tells_a_secret(line: str) -> None:
+    text = "\n".join(x for x in GOOD.split("\n") if not x.startswith("  flags:"))
+    with pytest.raises(ConfigError) as caught:
+        study_of(text.replace("  gpus: 1\n", f"  gpus: 1\n  {line}\n"))
+    assert "hunter" not in str(caught.value)
+    assert str(caught.value).startswith("space.yaml:5: ")

@@ -6,11 +6,15 @@ import os
 import pty
 import re
 import struct
+import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 from rich.cells import cell_len
@@ -21,6 +25,7 @@ from sweeper.records import TrialRecord
 from sweeper.study import Study
 from sweeper.terminal.display import LiveDisplay, PlainDisplay, View, make_display
 from sweeper.terminal.lines import best_line, record_line
+from sweeper.terminal.reader import _Lasting
 from sweeper.terminal.table import print_table
 from tests.report import build
 from tests.report.runs import HOSTILE, RUNS
@@ -264,3 +269,44 @@ def test_a_table_of_nothing_says_so() -> None:
     stream = io.StringIO()
     print_table([], build.small_study(), stream)
     assert stream.getvalue() == "no setting was measured to the end\n"
+
+
+def test_a_terminal_that_is_closed_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        display = make_display(cast(TextIO, _Lasting(stream)))
+        assert isinstance(display, LiveDisplay)
+        os.close(ours)
+        display.say("nobody reads this")
+        display.update(view(build.small_study(), []))
+        display.close()
+
+
+_REDRAW = """
+import sys
+from sweeper.terminal.display import LiveDisplay
+from sweeper.terminal.reader import outlive_reader
+from tests.report.runs import RUNS
+from tests.test_display import view
+outlive_reader()
+display = LiveDisplay(sys.stdout, width=80)
+display.update(view(RUNS["hostile"]().study, []))
+display.say("\\u2603")
+display.close()
+print("done", file=sys.stderr)
+"""
+
+
+def test_a_terminal_that_lacks_characters_ends_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _REDRAW],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "FORCE_COLOR": "1", "TERM": "xterm"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        encoding="latin-1",
+        check=False,
+    )
+    assert done.stderr == "done\n"
+    assert "?" in done.stdout

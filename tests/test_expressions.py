@@ -41,3 +41,16 @@ def test_what_the_language_lacks_is_refused_before_it_is_evaluated(text: str) ->
 def test_an_evaluation_that_fails_or_would_not_end_is_a_users_mistake(text: str) -> None:
     with pytest.raises(UserError):
         Expression(text).evaluate({})
+
+
+@pytest.mark.parametrize("text", ["x in [1, 2, y]", "x in (1, 2, y)", "x in {1, 2, y}"])
+def test_a_value_may_be_looked_for_in_a_list(text: str) -> None:
+    assert Expression(text).evaluate({"x": 4, "y": 4}) is True
+    assert Expression(text).evaluate({"x": 4, "y": 3}) is False
+    assert Expression(text.replace(" in ", " not in ")).evaluate({"x": 4, "y": 3}) is True
+
+
+@pytest.mark.parametrize("text", ["(1, 2) * 10 ** 9", "[*x]", "[y for y in x]", "(1 / 0,)"])
+def test_a_list_holds_no_more_than_is_written(text: str) -> None:
+    with pytest.raises(UserError):
+        Expression(text).evaluate({"x": "abc"})

@@ -1,14 +1,19 @@
 """Stored trials that a changed space file leaves out of what is shown."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from sweeper.errors import FailureClass
 from sweeper.planning.misfits import comparable, misfit
-from sweeper.records import TrialRecord
-from sweeper.report.run import make_run
+from sweeper.records import HostFacts, TrialRecord
+from sweeper.report.run import load_run, make_run
+from sweeper.store import Store
+from sweeper.terminal.look import look
 from tests.report import build
+from tests.report.runs import store_run
 
 STUDY = build.small_study()
 
@@ -69,3 +74,44 @@ def test_the_search_and_the_report_name_the_same_reasons() -> None:
     assert misfit(record, study, baseline_key=base, context="") == (
         "their setting is outside the space"
     )
+
+
+@pytest.mark.parametrize("gpu_name", [None, "simulated"])
+def test_a_folder_that_was_simulated_first_is_shown_as_what_is_real_in_it(
+    tmp_path: Path, gpu_name: str | None
+) -> None:
+    text = build.SPACE.replace("kind: simulated", "kind: auto")
+    study = build.small_study(text)
+    found = []
+    for number, (real, at, tok_s) in enumerate(
+        (
+            (False, None, 300.0),
+            (False, build.point(1), 500.0),
+            (True, None, 90.0),
+            (True, build.point(1), 80.0),
+            (True, build.point(3), 99.0),
+        )
+    ):
+        as_launched = study.resolved(gpus_present=real)
+        name = "NVIDIA H200" if real else gpu_name
+        host = HostFacts(host="node", slot="slot-0", gpu_name=name)
+        record = build.record(as_launched, number, at, tok_s=tok_s, host=host)
+        found.append(replace(record, trial=replace(record.trial, context=as_launched.context)))
+    store_run(tmp_path / "run", study, found)
+    run, seen = load_run(tmp_path / "run"), look(tmp_path / "run", datetime.now(UTC))
+    assert run.verdict.sentence == seen.verdict.sentence
+    assert "SIMULATED" not in seen.verdict.sentence
+    assert not run.simulated
+    assert [r.trial.number for r in run.records] == [2, 3, 4]
+    assert [r.trial.number for r in seen.records] == [2, 3, 4]
+
+
+def test_a_sweep_without_a_row_yet_is_not_called_simulated(tmp_path: Path) -> None:
+    study = build.small_study(build.SPACE.replace("kind: simulated", "kind: auto"))
+    store_run(tmp_path / "run", study, [])
+    with Store(tmp_path / "run") as store:
+        store.lock()
+        seen = look(tmp_path / "run", datetime.now(UTC))
+    assert seen.driver is not None
+    assert not seen.verdict.simulated
+    assert not load_run(tmp_path / "run").simulated

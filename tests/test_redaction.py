@@ -5,6 +5,7 @@ from sweeper.redaction import (
     is_secret_name,
     redact_mapping,
     redact_text,
+    redact_value,
     redact_words,
 )
 
@@ -120,3 +121,33 @@ def test_secrets_in_values_and_commands_are_hidden() -> None:
     assert "s3cret" not in str(hidden)
     assert [hidden[i] for i in (0, 1, 2, 3, 6, 7)] == [words[i] for i in (0, 1, 2, 3, 6, 7)]
     assert redact_words(hidden) == hidden
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "authorization=Bearer s3cret",
+        "Bearer s3cret",
+        "--port 1 --api-key s3cret",
+        "PORT=1,HF_TOKEN=s3cret",
+        '{"api_key": "s3cret", "port": 1}',
+        "https://me:s3cret@host/x",
+        "hf_s3cret0s3cret0s3cret0",
+    ],
+)
+def test_secrets_that_a_value_names_are_hidden_in_it(value: str) -> None:
+    once = redact_value(value)
+    assert "s3cret" not in once
+    assert redact_value(once) == once
+    assert redact_mapping({"x": value, "y": (value,)}) == {"x": once, "y": (once,)}
+
+
+@pytest.mark.parametrize("value", ["hf_llama3", "sk_small", "allreduce:tree", "a=1, b: 2", "/a b"])
+def test_values_that_only_look_like_secrets_tell_settings_apart(value: str) -> None:
+    assert redact_value(value) == value
+
+
+def test_the_word_after_a_secret_flag_is_hidden_in_a_list_too() -> None:
+    assert redact_mapping({"args": ("--api-key", "s3cret", 1)}) == {
+        "args": ("--api-key", HIDDEN, 1)
+    }

@@ -11,6 +11,7 @@ from sweeper.report.run import load_run
 from sweeper.store import Store
 from sweeper.terminal.results import print_results, write_results
 from tests.build import make_launch, make_record
+from tests.report.runs import RUNS, store_run
 from tests.test_config import GOOD
 
 
@@ -53,3 +54,16 @@ def test_a_disk_that_is_full_at_the_end_is_one_message(tmp_path: Path) -> None:
         (store.folder / ".best.sh.partial").symlink_to("/dev/full")
         with pytest.raises(UserError, match="No space left on device"):
             write_results(store, {"simulated": (study, [record], "it ended")})
+
+
+def test_the_answer_is_printed_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RUNS["hostile"]()
+    assert {"\x00", "\x1b", "\u202e"} & set(run.verdict.sentence)
+    store_run(tmp_path / "run", run.study, list(run.records))
+    with Store(tmp_path / "run") as store:
+        results = {"": (run.study, run.records, "it ended")}
+        print_results(store, results, {"": (run.verdict, "best.sh")})
+    said = capsys.readouterr().out
+    assert not {"\x00", "\x1b", "\u202e"} & set(said)

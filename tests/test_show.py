@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.records import Measurement
 from sweeper.show import follow, main
 from sweeper.store import Store
 from sweeper.terminal.look import look
@@ -81,6 +82,27 @@ def test_every_kind_of_run_is_shown_in_text_and_json(
         assert "remedy: " in text
     else:
         assert found["last_failure"] is None
+
+
+def test_the_ratio_of_a_number_to_be_made_small_is_that_of_the_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = build.small_study(
+        build.SPACE.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
+    )
+    records = [
+        build.record(
+            study,
+            number,
+            at,
+            measurements=[Measurement(workload="single", requests=5, ttft_p99_ms=ttft)],
+        )
+        for number, (at, ttft) in enumerate(((None, 810.0), (build.point(1), 404.0)))
+    ]
+    store_run(tmp_path / "run", study, records)
+    low, middle, high = facts(capsys, tmp_path / "run")["ratio"]
+    assert low < middle < high
+    assert middle == pytest.approx(404 / 810)
 
 
 def test_a_run_is_found_by_its_name_below_runs(

@@ -19,6 +19,7 @@ import pytest
 
 from sweeper.config import parse_study
 from sweeper.errors import StudyLocked, UserError
+from sweeper.judging.verdict import shell_command
 from sweeper.records import FlagValue, Measurement, RequestTiming, TrialState
 from sweeper.store import Store, newest_run, next_run
 from sweeper.store.schema import MEASUREMENTS, REQUESTS, SCHEMAS
@@ -178,6 +179,26 @@ def test_the_copy_of_the_space_file_holds_no_secret_and_means_the_same_launches(
     found = parse_study(kept, "b.yaml")
     assert found.baseline_launch().key == asked.baseline_launch().key
     assert found.launch(found.known[0]).key == asked.launch(asked.known[0]).key
+
+
+def test_rows_and_the_copy_of_the_space_file_hide_the_same(store: Store) -> None:
+    text = SPACE.replace("tp-size: 2", "tp-size: 2, served-model-name: hf_llama3").replace(
+        "baseline: {",
+        "baseline: {env: {OTEL_EXPORTER_OTLP_HEADERS: authorization=Bearer s3cret}, ",
+    )
+    asked = parse_study(text, "a.yaml")
+    store.keep_study(asked.text)
+    base = asked.baseline_launch()
+    store.write(make_record(0, launch=base))
+    kept = store.study_text()
+    (record,) = store.records()
+    assert "s3cret" not in kept
+    assert "s3cret" not in str(record)
+    assert "served-model-name: hf_llama3" in kept
+    assert "--served-model-name hf_llama3" in shell_command(base)
+    assert "s3cret" not in shell_command(base)
+    found = parse_study(kept, "b.yaml").baseline_launch()
+    assert found.key == base.key == record.trial.launch.key
 
 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import math
 import statistics
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,20 +141,25 @@ def test_more_launches_make_the_interval_narrower() -> None:
     assert ratio.mid == pytest.approx(statistics.geometric_mean([94 / 90, 95 / 91]))
 
 
-def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -> None:
-    show = tmp_path / "show args.sh"
-    show.write_text('#!/bin/sh\nprintf "%s\\n" "$NAME" "$@"\n')
+@pytest.mark.parametrize("other", ["OTHER", "A.B", "MY-VAR"])
+def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path, other: str) -> None:
+    show = tmp_path / "show args"
+    show.write_text(
+        f"#!{sys.executable}\nimport os, sys\n"
+        f"print(os.environ['NAME'], os.environ['{other}'], *sys.argv[1:], sep='\\n')\n"
+    )
     show.chmod(0o755)
     launch = make_launch(
         command=(str(show),),
         model="/models/it's a model; rm -rf $HOME",
         flags={"flag-with-text": "a 'b' \"c\" `d`", "list": (1, 2), "on": True, "off": False},
-        env={"NAME": "x y; $(false)"},
+        env={"NAME": "x y; $(false)", other: "it's"},
     )
     text = shell_command(launch)
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "x y; $(false)",
+        "it's",
         "--model-path",
         "/models/it's a model; rm -rf $HOME",
         "--flag-with-text",
@@ -163,6 +169,24 @@ def test_the_command_runs_in_a_shell_with_every_word_as_it_was(tmp_path: Path) -
         "2",
         "--on",
     ]
+
+
+def test_the_command_of_a_server_over_two_nodes_asks_for_what_only_the_node_knows() -> None:
+    text = GOOD.replace("gpus: 1", "gpus: 2\n  nodes: 2\n  command: [echo]")
+    study = parse_study(text, "space.yaml").resolved(gpus_present=True)
+    base = make_record(0, purpose=Purpose.BASELINE, launch=study.baseline_launch())
+    command = judge([base], study).command
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        words = ["/bin/sh", "-c", command]
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+    asked = run(NODE_RANK="1")
+    assert asked.returncode != 0
+    assert "FIRST_NODE: HOST:PORT of the first node" in asked.stderr
+    found = run(NODE_RANK="1", FIRST_NODE="node-1:5000").stdout
+    assert found.endswith("--nnodes 2 --node-rank 1 --dist-init-addr node-1:5000\n")
+    assert "nnodes" not in shell_command(study.baseline_launch())
 
 
 def test_secrets_in_the_command_are_hidden() -> None:

@@ -1,5 +1,6 @@
 """Checked models -> the records of a study; mistakes that the schema cannot see."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,9 @@ from sweeper.redaction import is_secret_name
 from sweeper.space import Choice, Parameter, Space, suggest
 from sweeper.study import BaselineSpec, Budget, EngineSpec, Simulation, Study
 
+#: Points on which conditions are tried while the file is read.
+_TRIED_POINTS = 1000
+
 
 class Builder:
     """Turns the checked models into records; knows where each key stands."""
@@ -46,6 +50,9 @@ class Builder:
         )
         try:
             space = Space(parameters=parameters, constraints=constraints)
+            # Conditions that fail on some values are told with their line, not hours later.
+            for point in itertools.islice(space.points(), _TRIED_POINTS):
+                space.violation(point)
         except UserError as error:
             raise self.error(str(error), self.place_of(str(error), model)) from None
         workloads = self.workloads(model.workloads)
@@ -57,7 +64,7 @@ class Builder:
             engine=self.engine(model.engine),
             baseline=BaselineSpec(
                 drop=tuple(flag_name(pattern) for pattern in model.baseline.drop),
-                flags=_flags(model.baseline.flags),
+                flags=self.flags(model.baseline.flags, ("baseline", "flags")),
                 env=_env(model.baseline.env),
                 reference_tok_s=model.baseline.reference_tok_s,
                 every=model.baseline.every,
@@ -91,9 +98,13 @@ class Builder:
         return made
 
     def place_of(self, message: str, model: SpaceFile) -> KeyPath:
-        for name in model.parameters:
-            if message.startswith(f"parameter {name!r}"):
+        for name, parameter in model.parameters.items():
+            if f"parameter {name!r}" in message:
                 return ("parameters", name)
+            for key in ("when", "otherwise"):
+                text = getattr(parameter, key)
+                if text is not None and f"work out {str(text).strip()!r}" in message:
+                    return ("parameters", name, key)
         for index, text in enumerate(model.constraints):
             if repr(text.strip()) in message:
                 return ("constraints", index)
@@ -108,7 +119,7 @@ class Builder:
             nodes=model.nodes,
             slots_per_node=model.slots_per_node,
             measure_alone=model.measure_alone,
-            flags=_flags(model.flags),
+            flags=self.flags(model.flags, ("engine", "flags")),
             env=_env(model.env),
             simulation=Simulation(**model.simulation.model_dump()),
             preflight=model.preflight,
@@ -122,6 +133,7 @@ class Builder:
                 "since conditions use it",
                 path,
             )
+        self.check_labels(path)
         flag = flag_name(model.flag) if model.flag else None
         if is_secret_name(flag or model.env or ""):
             raise self.error(
@@ -156,6 +168,22 @@ class Builder:
             else None,
         )
 
+    def check_labels(self, path: KeyPath) -> None:
+        """Refuse labels that are no text: as text they are in points, so no condition meets them."""
+        found: Any = self.tree
+        for part in (*path, "choices"):
+            found = found.get(part) if isinstance(found, CommentedMap) else None
+        for label in found or ():
+            if not isinstance(label, str):
+                shown = "null" if label is None else str(label)
+                shown = shown.lower() if isinstance(label, bool) else shown
+                raise ConfigError(
+                    f"{dotted((*path, 'choices'))!r}: label {shown} must be text: '{shown}' in "
+                    "quotes, also in conditions",
+                    path=self.source,
+                    line=line_of(self.tree, (*path, "choices", label)),
+                )
+
     def choice(
         self, label: str, value: object, flag: str | None, env: str | None, path: KeyPath
     ) -> Choice:
@@ -185,7 +213,17 @@ class Builder:
                     (*path, bad),
                 ) from None
             raise self.error(f"choice {label!r}: {item['msg']}", (*path, bad)) from None
-        return Choice(value=label, flags=_flags(model.flags), env=_env(model.env))
+        flags = self.flags(model.flags, (*path, "flags"))
+        return Choice(value=label, flags=flags, env=_env(model.env))
+
+    def flags(self, given: Mapping[str, YamlFlag], path: KeyPath) -> dict[str, FlagValue]:
+        found: dict[str, FlagValue] = {}
+        for key, value in given.items():
+            name = flag_name(key)
+            if name in found:
+                raise self.error(f"the flag {name!r} stands there twice", (*path, key))
+            found[name] = tuple(value) if isinstance(value, list) else value
+        return found
 
     def workloads(self, models: Sequence[WorkloadModel]) -> tuple[Workload, ...]:
         found: list[Workload] = []
@@ -233,6 +271,9 @@ class Builder:
             broken = space.violation(point)
             if broken is not None:
                 raise self.error(f"known setting breaks the constraint {broken!r}", path)
+            conflict = space.conflict(point)
+            if conflict is not None:
+                raise self.error(f"known setting: {conflict}", path)
             if point not in found:
                 found.append(point)
         return tuple(found)
@@ -267,10 +308,6 @@ class Builder:
 
 def flag_name(name: str) -> str:
     return name.strip().lstrip("-").replace("_", "-")
-
-
-def _flags(given: Mapping[str, YamlFlag]) -> dict[str, FlagValue]:
-    return {flag_name(k): tuple(v) if isinstance(v, list) else v for k, v in given.items()}
 
 
 def _env_text(value: Scalar) -> str:

@@ -11,6 +11,7 @@ from sweeper.config.schema import SpaceFile
 from sweeper.config.source import KeyPath, dotted, line_of
 from sweeper.errors import ConfigError
 from sweeper.records import Scalar
+from sweeper.redaction import HIDDEN, is_secret_name, redact_text
 
 
 def first_mistake(error: ValidationError, tree: CommentedMap, source: str) -> ConfigError:
@@ -22,9 +23,10 @@ def first_mistake(error: ValidationError, tree: CommentedMap, source: str) -> Co
         )
         found.append((line_of(tree, path) or 0, path, item))
     line, path, item = min(found, key=lambda f: (f[2]["type"] != "extra_forbidden", f[0]))
-    key, kind = dotted(path), item["type"]
-    given = item.get("input")
-    shown = f", not {given!r}" if isinstance(given, Scalar | None) else ""
+    # A secret may stand anywhere in a file with a mistake, even in the place of a key.
+    key = dotted(redact_text(p) if isinstance(p, str) else p for p in path)
+    kind = item["type"]
+    shown = _shown(path, item.get("input"))
     match kind:
         case "extra_forbidden":
             names = _keys_at(path[:-1])
@@ -40,12 +42,28 @@ def first_mistake(error: ValidationError, tree: CommentedMap, source: str) -> Co
         case "string_pattern_mismatch":
             what = f"{key!r} must be letters, digits, '.', '_' or '-' (at most 64){shown}"
         case "value_error":
-            what = f"{key!r}: {item['ctx']['error']}" if key else str(item["ctx"]["error"])
+            problem = redact_text(str(item["ctx"]["error"]))
+            what = f"{key!r}: {problem}" if key else problem
+        case "string_type" if [p for _, p, _ in found].count(path) > 1:
+            # A value of several types: pydantic tells of each, and text is the first.
+            what = f"{key!r} must be text, a number, true or false{shown}"
+            if "flags" in path and item.get("input") is None:
+                what += "; a bare flag is written true"
         case _:
             message = re.sub(r"^Input should be (a )?(valid )?", "must be ", item["msg"])
+            message = re.sub(r" or instance of \w+", "", message)
             message = message.replace("dictionary", "mapping of keys to values")
             what = f"{key!r} {message}{shown}"
     return ConfigError(what, path=source, line=line or None)
+
+
+def _shown(path: KeyPath, given: object) -> str:
+    """Return what stands there, unless it is of no use or a secret."""
+    if not isinstance(given, Scalar | None):
+        return ""
+    if any(isinstance(p, str) and is_secret_name(p) for p in path):
+        return f", not {HIDDEN!r}"
+    return f", not {(redact_text(given) if isinstance(given, str) else given)!r}"
 
 
 _UNION_PART = re.compile(r"str|int|float|bool|list\[.*\]|function-.*|\[key\]")

@@ -7,7 +7,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-from sweeper.redaction import HIDDEN, is_secret_flag, is_secret_name, redact_text
+from sweeper.redaction import HIDDEN, is_secret_flag, is_secret_name, redact_text, redact_value
 
 #: An anchor or a tag before a value; an alias elsewhere may need it.
 _BEFORE = re.compile(r"(?:[&!]\S*\s+)*")
@@ -20,9 +20,9 @@ def without_secrets(text: str) -> str:
     Its other characters, comments and line numbers of what follows on other lines stay.
     """
     hidden = {
-        (node.start_mark.index, node.end_mark.index): HIDDEN if secret else redact_text(node.value)
-        for node, secret in _scalars(YAML(typ="rt", pure=True).compose(text))
-        if secret or redact_text(node.value) != node.value
+        (node.start_mark.index, node.end_mark.index): value
+        for node, value in _scalars(YAML(typ="rt", pure=True).compose(text))
+        if value != node.value
     }
     for (start, end), value in sorted(hidden.items(), reverse=True):
         old = text[start:end]
@@ -35,24 +35,26 @@ def without_secrets(text: str) -> str:
     return _COMMENT.sub(lambda found: redact_text(found[0]), text)
 
 
-def _scalars(root: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield each value, and whether a key above it names a secret."""
-    waiting, seen = [(root, False)], set()
+def _scalars(root: Any) -> Iterator[tuple[Any, str]]:
+    """Yield each value with what it is hidden as, as rows hide it: words of a command as text."""
+    waiting: list[tuple[Any, bool, bool]] = [(root, False, False)]
+    seen = set()
     while waiting:
-        node, secret = waiting.pop()
-        if (id(node), secret) in seen:
+        node, secret, words = waiting.pop()
+        if (id(node), secret, words) in seen:
             continue
-        seen.add((id(node), secret))
+        seen.add((id(node), secret, words))
         if isinstance(node, ScalarNode):
-            yield node, secret
+            yield node, HIDDEN if secret else (redact_text if words else redact_value)(node.value)
         elif isinstance(node, SequenceNode):
-            # A command's words: the one after --api-key.
+            # The word after --api-key.
             flags = [is_secret_flag(str(part.value)) for part in node.value]
             waiting += [
-                (part, secret or flag)
+                (part, secret or flag, words)
                 for part, flag in zip(node.value, [False, *flags], strict=False)
             ]
         elif isinstance(node, MappingNode):
             waiting += [
-                (value, secret or is_secret_name(str(key.value))) for key, value in node.value
+                (value, secret or is_secret_name(str(key.value)), key.value == "command")
+                for key, value in node.value
             ]

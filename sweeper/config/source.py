@@ -8,6 +8,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from sweeper.errors import ConfigError, UserError
+from sweeper.redaction import redact_text
 
 MAX_NODES = 50_000
 
@@ -22,11 +23,14 @@ def parse_yaml(text: str, source: str) -> CommentedMap:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = (error.problem or str(error)).split("\n")[0]
+        # Of a key that stands there twice it tells both values, which may be secrets.
+        problem = redact_text(problem.split(" with value ")[0])
         raise ConfigError(
             f"not valid YAML: {problem}", path=source, line=mark.line + 1 if mark else None
         ) from None
     except (YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"not valid YAML: {str(error).splitlines()[0]}", path=source) from None
+        problem = redact_text(str(error).splitlines()[0])
+        raise ConfigError(f"not valid YAML: {problem}", path=source) from None
     if not isinstance(tree, CommentedMap):
         raise ConfigError("must hold keys and values; 'study:' is the first", path=source)
     return tree

@@ -7,6 +7,7 @@ interval allows for the best having been picked out of several.
 """
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_
 from sweeper.judging.standings import Standing, baseline, best, standings
 from sweeper.objective import trend
 from sweeper.records import Launch, TrialRecord, TrialState
-from sweeper.redaction import HIDDEN, is_secret_name, redact_text, redact_words
+from sweeper.redaction import HIDDEN, is_secret_name, redact_value, redact_words
 from sweeper.space import point_text
 from sweeper.statistics.intervals import Interval
 from sweeper.statistics.trend import LAUNCH_NOISE, Trend
@@ -25,6 +26,8 @@ from sweeper.wording import measure, plain_number
 
 #: Objectives whose chance one launch shows, in its passes or in the speeds of its requests.
 _SHOWN_BY_ONE = frozenset({"output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user"})
+#: Names of variables that a shell sets itself; others need the program `env`.
+_ASSIGNABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 __all__ = ["LAUNCH_NOISE", "Verdict", "judge", "launch_ratio", "shell_command"]
 
@@ -89,7 +92,7 @@ def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
         ratio=ratio,
         change=change,
         beats_baseline=better,
-        command=shell_command(shown.records[0].trial.launch) if shown else "",
+        command=shell_command(shown.records[0].trial.launch, study.engine.nodes) if shown else "",
         simulated=simulated,
         notes=_notes(records, study, winner, base, moved, repeats, noise),
         launch_noise=noise,
@@ -202,9 +205,17 @@ def _sentence(
     return f"{mark}no setting is shown to beat the baseline; the nearest is {setting}: {figures}"
 
 
-def shell_command(launch: Launch) -> str:
-    """Return the whole launch command with its environment, for a shell; secrets hidden."""
-    lines = [f"{name}={_word(name, value)}" for name, value in sorted(launch.env.items())]
+def shell_command(launch: Launch, nodes: int = 1) -> str:
+    """Return the whole launch command with its environment, for a shell; secrets hidden.
+
+    A server over several nodes is started by the same command on each; what only that node knows
+    it takes from two variables.
+    """
+    env = sorted(launch.env.items())
+    if all(_ASSIGNABLE.fullmatch(name) for name, _ in env):
+        lines = [f"{name}={_word(name, value)}" for name, value in env]
+    else:
+        lines = ["env", *(shlex.quote(f"{name}={_shown(name, value)}") for name, value in env)]
     lines.append(shlex.join(redact_words(launch.command)))
     lines.append(f"--model-path {shlex.quote(launch.model)}")
     for name, value in sorted(launch.flags.items()):
@@ -215,8 +226,16 @@ def shell_command(launch: Launch) -> str:
             continue
         words = value if isinstance(value, tuple) else (value,)
         lines.append(f"--{name} " + " ".join(_word(name, str(word)) for word in words))
+    if nodes > 1:
+        lines.append(f"--nnodes {nodes}")
+        lines.append('--node-rank "${NODE_RANK:?0 on the first node}"')
+        lines.append('--dist-init-addr "${FIRST_NODE:?HOST:PORT of the first node}"')
     return " \\\n  ".join(lines)
 
 
 def _word(name: str, value: str) -> str:
-    return shlex.quote(HIDDEN if is_secret_name(name) else redact_text(value))
+    return shlex.quote(_shown(name, value))
+
+
+def _shown(name: str, value: str) -> str:
+    return HIDDEN if is_secret_name(name) else redact_value(value)

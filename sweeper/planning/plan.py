@@ -41,9 +41,9 @@ def make_plan(study: Study) -> Plan:
     merged = 0
     points = study.space.points()
     for point in itertools.islice(points, LISTED_POINTS):
-        broken = study.space.violation(point)
-        if broken is not None:
-            refused.setdefault(f"constraint: {broken}", []).append(point)
+        reason = _broken(study, point)
+        if reason is not None:
+            refused.setdefault(reason, []).append(point)
             continue
         launch = study.launch(point)
         reason = study.refuse(launch)
@@ -103,7 +103,10 @@ def _plan(
 
 def refusal(study: Study, point: Point) -> str | None:
     """Return why a canonical point is not launched, or None."""
+    return _broken(study, point) or study.refuse(study.launch(point))
+
+
+def _broken(study: Study, point: Point) -> str | None:
+    """Return what of the space itself a point breaks, or None."""
     broken = study.space.violation(point)
-    if broken is not None:
-        return f"constraint: {broken}"
-    return study.refuse(study.launch(point))
+    return study.space.conflict(point) if broken is None else f"constraint: {broken}"

@@ -198,7 +198,7 @@ def _whole(top: int) -> int | None:
 
 
 def draw_compare(info: CompareInfo) -> go.Figure:
-    """Draw the settings of two runs against each other; above the line the second is better."""
+    """Draw the settings of two runs against each other; above the line the second has more."""
     title = axis_label(info.objective)
     before, after = (label(n) for n in info.names)
     figure = new_figure(

@@ -172,6 +172,8 @@ def _command(run: Run, prefix: str) -> str:
         return "<p>There is no command to run yet.</p>"
     if run.verdict.beats_baseline:
         words = "Run this"
+    elif run.verdict.baseline is not None and run.verdict.baseline.broken and run.verdict.winner:
+        words = "Run this: the best that keeps all limits; the baseline breaks one"
     elif run.verdict.baseline is not None:
         words = "Run this: the baseline, as nothing is shown to beat it"
     else:

@@ -100,7 +100,7 @@ class CommonSetting:
     Attributes:
         setting: The setting, raw text.
         values: The first objective in the first and the second run.
-        ratio: Second by first, turned so that more than 1 is better; None if one is not above 0.
+        ratio: Second by first; None if one is not above 0.
     """
 
     setting: str
@@ -151,7 +151,7 @@ def compare_info(
         CommonSetting(
             setting=setting,
             values=(before[setting], after[setting]),
-            ratio=_ratio(before[setting], after[setting], objective),
+            ratio=_ratio(before[setting], after[setting]),
         )
         for setting in before
         if setting in after
@@ -181,7 +181,5 @@ def _values(records: Sequence[TrialRecord], objective: Objective) -> Mapping[str
     }
 
 
-def _ratio(before: float, after: float, objective: Objective) -> float | None:
-    if min(before, after) <= 0:
-        return None
-    return after / before if objective.maximize else before / after
+def _ratio(before: float, after: float) -> float | None:
+    return None if min(before, after) <= 0 else after / before

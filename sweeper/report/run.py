@@ -8,7 +8,7 @@ from pathlib import Path
 from sweeper.config import parse_study
 from sweeper.errors import UserError
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.misfits import comparable
+from sweeper.planning.misfits import as_run, comparable
 from sweeper.planning.plan import Plan, make_plan
 from sweeper.planning.strata import kinds
 from sweeper.records import RequestTiming, TrialRecord, TrialState
@@ -108,8 +108,7 @@ def make_run(
         problems: What could not be read.
         hardware: The kind of GPUs that it is about; that of most trials if None.
     """
-    simulated = any(is_simulated(r) for r in records)
-    resolved = study.resolved(gpus_present=bool(records) and not simulated)
+    resolved = as_run(study, records, hardware)
     found = list(problems)
     records, left_out = comparable(records, resolved, hardware)
     found += left_out

@@ -133,12 +133,20 @@ def _best(run: Run) -> Iterator[Chart]:
     )
     winner, base = run.verdict.winner, run.verdict.baseline
     if winner is not None and base is not None:
+        note = "The best setting by the baseline for the same prompt."
+        overall = None
+        if "output_tok_s" in run.study.objectives[0].metric:
+            # What is drawn is speed, so the interval of another number has no place in it.
+            overall = run.verdict.ratio
+            note += (
+                " The shade is the verdict's interval for the gain over all prompts, with what "
+                "differs between launches; it does not tell how prompts differ. If it touches "
+                "zero, the gain may be chance."
+            )
         yield _chart(
             "gain-by-prompt",
-            draw_gain(gain_info(winner, base, workload, run.requests, run.verdict.ratio)),
-            "The best setting by the baseline for the same prompt. The shade is the verdict's "
-            "interval for the gain over all prompts, with what differs between launches; it "
-            "does not tell how prompts differ. If it touches zero, the gain may be chance.",
+            draw_gain(gain_info(winner, base, workload, run.requests, overall)),
+            note,
         )
 
 

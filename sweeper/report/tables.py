@@ -95,7 +95,6 @@ def settings_table(run: Run) -> str:
         ratio = None
         if base is not None and min(base.values[0], standing.values[0]) > 0:
             ratio = standing.values[0] / base.values[0]
-            ratio = ratio if objective.maximize else 1 / ratio
         own = {k: v for k, v in standing.records[0].trial.point.items() if k not in common}
         name = "baseline" if standing.is_baseline else point_text(own)
         notes = [f"breaks {user(', '.join(standing.broken))}"] if standing.broken else []

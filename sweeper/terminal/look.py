@@ -16,7 +16,7 @@ from pathlib import Path
 from sweeper.config import parse_study
 from sweeper.judging.standings import Standing, standings
 from sweeper.judging.verdict import Verdict, judge
-from sweeper.planning.misfits import comparable
+from sweeper.planning.misfits import as_run, comparable
 from sweeper.records import TrialRecord
 from sweeper.redaction import redact_text
 from sweeper.store import Store
@@ -82,7 +82,7 @@ def look(folder: Path, now: datetime) -> Look:
     study = parse_study(store.study_text(), str(folder / "study.yaml"))
     driver = store.driver()
     found = store.records()
-    study = study.resolved(gpus_present=bool(found) and not any(map(_simulated, found)))
+    study = as_run(study, found)
     records, left_out = comparable(found, study)
     return Look(
         folder=folder,
@@ -93,10 +93,6 @@ def look(folder: Path, now: datetime) -> Look:
         underway=tuple(_underway(store, found, now)) if driver else (),
         verdict=judge(records, study),
     )
-
-
-def _simulated(record: TrialRecord) -> bool:
-    return record.trial.launch.simulated
 
 
 def _underway(store: Store, records: Sequence[TrialRecord], now: datetime) -> list[Underway]:
@@ -164,7 +160,7 @@ def head_lines(seen: Look) -> list[str]:
 def facts(seen: Look) -> dict[str, object]:
     """Return the same for scripts: names do not change, unknown is null."""
     study, verdict = seen.study, seen.verdict
-    ratio = verdict.ratio
+    change = verdict.change
     failed = next((r for r in reversed(seen.records) if r.failure is not None), None)
     return {
         "run": str(seen.folder),
@@ -178,7 +174,7 @@ def facts(seen: Look) -> dict[str, object]:
         "running": [{"number": u.number, "log_age_s": u.age_s} for u in seen.underway],
         "sentence": verdict.sentence,
         "beats_baseline": verdict.beats_baseline,
-        "ratio": None if ratio is None else [ratio.low, ratio.mid, ratio.high],
+        "ratio": None if change is None else [change.low, change.mid, change.high],
         "command": verdict.command or None,
         "best": _setting(verdict.winner, study),
         "baseline": _setting(verdict.baseline, study),

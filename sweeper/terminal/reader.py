@@ -1,5 +1,6 @@
 """A reader that goes away, as `head` does or a terminal that is closed, ends no sweep."""
 
+import io
 import os
 import sys
 from typing import Any, TextIO, cast
@@ -15,7 +16,7 @@ class _Lasting:
         """Write; the text is lost without a reader."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
+        except OSError:  # EPIPE of a pipe, EIO of a terminal that was closed
             self._leave()
             return len(text)
 
@@ -23,7 +24,7 @@ class _Lasting:
         """Flush; what waited is lost without a reader."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
+        except OSError:
             self._leave()
 
     def _leave(self) -> None:
@@ -36,7 +37,15 @@ class _Lasting:
         return getattr(self._stream, name)
 
 
+def print_anything() -> None:
+    """Print characters that the output's encoding lacks as "?", so that they end no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def outlive_reader() -> None:
-    """Let this process go on when nobody reads its output any more."""
+    """Let this process go on when nobody reads its output any more, or not all characters of it."""
+    print_anything()
     sys.stdout = cast(TextIO, _Lasting(sys.stdout))
     sys.stderr = cast(TextIO, _Lasting(sys.stderr))

@@ -12,6 +12,7 @@ from sweeper.report import write_report
 from sweeper.store import Store, write_text, writing
 from sweeper.study import Study
 from sweeper.terminal.table import print_table
+from sweeper.wording import visible
 
 #: Kind of hardware -> its study, its trials, and why its search ended.
 Results = Mapping[str, tuple[Study, Sequence[TrialRecord], str]]
@@ -55,9 +56,9 @@ def print_results(
             print(f"\nOn {kind}:")
         print_table(records, study)
         print(f"\n{ended}")
-        print(verdict.sentence)
+        print(visible(verdict.sentence))
         for note in verdict.notes:
-            print(f"note: {note}")
+            print(f"note: {visible(note)}")
         if verdict.command:
             print(f"launch command: {store.folder / name}")
         print(f"report: {store.folder / beside('report.html', kind, order)}")

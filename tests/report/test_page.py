@@ -243,3 +243,53 @@ def test_notes_of_the_verdict_stand_below_the_command() -> None:
     run = replace(run, verdict=replace(run.verdict, notes=("look <here>",)))
     text = render([run], plotly="directory")
     assert text.index("data-copy") < text.index("look &lt;here&gt;") < text.index("</header>")
+
+
+def test_a_baseline_that_breaks_a_limit_is_not_named_above_the_winners_command() -> None:
+    study = build.small_study(build.SPACE + "slo: [ttft_p99_ms < 500]\n")
+
+    def measured(tok_s: float, ttft: float) -> list[Measurement]:
+        return [
+            Measurement(workload="single", requests=5, output_tok_s=tok_s, ttft_p99_ms=ttft),
+        ]
+
+    run = run_of(
+        study,
+        [
+            build.record(study, 0, measurements=measured(90.0, 900.0)),
+            build.record(study, 1, build.point(1), measurements=measured(80.0, 100.0)),
+        ],
+    )
+    text = render([run], plotly="directory")
+    assert "speculative-num-steps 1" in run.verdict.command
+    assert "Run this: the best that keeps all limits; the baseline breaks one" in text
+    assert "as nothing is shown to beat it" not in text
+
+
+@pytest.mark.parametrize(
+    ("objective", "shaded"),
+    [("maximize: output_tok_s", True), ("minimize: ttft_p99_ms", False)],
+)
+def test_the_gain_by_prompt_is_shaded_only_with_the_interval_of_a_speed(
+    objective: str, shaded: bool
+) -> None:
+    study = build.small_study(build.SPACE.replace("maximize: output_tok_s", objective))
+    records = [
+        build.record(
+            study,
+            number,
+            at,
+            measurements=[
+                Measurement(
+                    workload="single", requests=5, output_tok_s=90.0 + number, ttft_p99_ms=ttft
+                )
+            ],
+            requests=build.requests(seed=number),
+        )
+        for number, (at, ttft) in enumerate(((None, 810.0), (build.point(1), 404.0)))
+    ]
+    run = run_of(study, records)
+    assert run.verdict.ratio is not None
+    (chart,) = [c for s in sections(run) for c in s.charts if c.id == "gain-by-prompt"]
+    assert ("shade" in chart.note) is shaded
+    assert ("over all, 95 % interval" in chart.figure.to_json()) is shaded

@@ -2,8 +2,9 @@
 
 from sweeper.errors import FailureClass, Fault, Stage
 from sweeper.planning.plan import make_plan
-from sweeper.records import HostFacts, ServerFacts, TrialState
+from sweeper.records import HostFacts, Measurement, ServerFacts, TrialState
 from sweeper.report.provenance import CommonSetting, compare_info, provenance_info
+from sweeper.report.tables import settings_table
 from sweeper.report.trouble import (
     FailedClass,
     Refused,
@@ -13,6 +14,7 @@ from sweeper.report.trouble import (
     rewrite_info,
 )
 from tests.report import build
+from tests.report.runs import run_of
 
 STUDY = build.small_study()
 
@@ -144,3 +146,21 @@ def test_a_machine_s_fault_that_was_measured_on_a_retry_says_in_which_trial() ->
     late = build.failed(STUDY, 4, build.point(1), FailureClass.NCCL_INIT)
     (found,) = failure_info([records[3], late]).classes
     assert found.recovered == ()
+
+
+def test_of_a_number_to_be_made_small_a_fall_is_a_fall_everywhere() -> None:
+    study = build.small_study(
+        build.SPACE.replace("maximize: output_tok_s", "minimize: ttft_p99_ms")
+    )
+
+    def measured(ttft: float) -> list[Measurement]:
+        return [Measurement(workload="single", requests=5, ttft_p99_ms=ttft)]
+
+    records = [
+        build.record(study, 0, measurements=measured(810.0)),
+        build.record(study, 1, build.point(1), measurements=measured(404.0)),
+    ]
+    assert ">-50.1 %<" in settings_table(run_of(study, records))
+    later = [build.record(study, 0, measurements=measured(405.0))]
+    (common,) = compare_info(("old", "new"), (study, study), (records, later)).common
+    assert common.ratio == 0.5
