@@ -49,9 +49,12 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
-def is_secret_flag(word: str) -> bool:
-    """Tell whether the word after this one in a command line is a secret."""
-    return word.startswith("-") and is_secret_name(word.lstrip("-"))
+def are_secret(words: Sequence[object]) -> list[bool]:
+    """Tell of each word of a command line whether it is a secret by the flag before it."""
+    return [
+        isinstance(flag, str) and flag.startswith("-") and is_secret_name(flag.lstrip("-"))
+        for flag in (None, *words)[:-1]
+    ]
 
 
 def redact_mapping(values: Mapping[str, _V]) -> dict[str, _V | str]:
@@ -78,21 +81,15 @@ def redact_value(value: str) -> str:
 
 def _redacted(value: object) -> Any:
     if isinstance(value, tuple):
-        before = (None, *value)
-        return tuple(
-            HIDDEN if isinstance(flag, str) and is_secret_flag(flag) else _redacted(part)
-            for flag, part in zip(before, value, strict=False)
-        )
+        secret = are_secret(value)
+        return tuple(HIDDEN if s else _redacted(v) for v, s in zip(value, secret, strict=True))
     return redact_value(value) if isinstance(value, str) else value
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command line, with secrets hidden."""
-    found = [redact_text(word) for word in words]
-    for index, word in enumerate(words[:-1]):
-        if is_secret_flag(word):
-            found[index + 1] = HIDDEN
-    return found
+    secret = are_secret(words)
+    return [HIDDEN if s else redact_text(word) for word, s in zip(words, secret, strict=True)]
 
 
 def redact_text(text: str) -> str:

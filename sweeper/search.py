@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         gpus = detect()
         here = bool(gpus.devices())
-        study = study_of(options, gpus_here=here, unseen=unseen())
+        study = study_of(options, gpus_here=here, unseen=None if here else unseen())
         checked = ask_engine(study, make_plan(study), gpus_present=here, say=_say)
         study, plan = checked.study, checked.plan
         if options.plan:

@@ -85,7 +85,7 @@ class Parameter:
         )
 
 
-def _same(a: Scalar, b: Scalar) -> bool:
+def _same(a: FlagValue, b: FlagValue) -> bool:
     """Tell whether two values mean the same; to Python true is 1, to a flag it is not."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
@@ -231,7 +231,7 @@ class Space:
 
     def conflict(self, point: Point) -> str | None:
         """Return why no launch is what `point` says: two parameters set one flag unlike; or None."""
-        seen: dict[tuple[str, str], tuple[str, object]] = {}
+        seen: dict[tuple[str, str], tuple[str, FlagValue]] = {}
         for parameter in self.parameters:
             if parameter.name not in point:
                 continue
@@ -239,7 +239,7 @@ class Space:
             for kind, found in (("flag", choice.flags), ("variable", choice.env)):
                 for name, value in found.items():
                     first, other = seen.setdefault((kind, name), (parameter.name, value))
-                    if value != other or isinstance(value, bool) != isinstance(other, bool):
+                    if not _same(value, other):
                         return (
                             f"parameters {first!r} and {parameter.name!r} set the {kind} "
                             f"{name!r} to different values"

@@ -156,7 +156,7 @@ class RayExecutor:
             if self._stopped():
                 raise UserError("interrupted while slots were starting")
             if not is_said and time.monotonic() - begun_s > _LONG_START_S:
-                names = ", ".join(n for n, h in self._slots.items() if h.starting is not None)
+                names = ", ".join(self.starting_slots())
                 self._say(f"waiting for {names} to start; others may have the GPUs")
                 is_said = True
             ray.wait(self._starting(), num_returns=1, timeout=_LOOK_S)
@@ -251,8 +251,7 @@ class RayExecutor:
         return self._idle()
 
     def starting_slots(self) -> list[str]:
-        """Return the slots whose actors start, anew where one has died."""
-        self._look_at_starts()
+        """Return the slots whose actors start, anew where one has died, at the last look."""
         return [name for name, held in self._slots.items() if held.starting is not None]
 
     def _busy(self) -> dict[str, Held]:

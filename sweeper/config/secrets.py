@@ -7,7 +7,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-from sweeper.redaction import HIDDEN, is_secret_flag, is_secret_name, redact_text, redact_value
+from sweeper.redaction import HIDDEN, are_secret, is_secret_name, redact_text, redact_value
 
 #: An anchor or a tag before a value; an alias elsewhere may need it.
 _BEFORE = re.compile(r"(?:[&!]\S*\s+)*")
@@ -47,11 +47,10 @@ def _scalars(root: Any) -> Iterator[tuple[Any, str]]:
         if isinstance(node, ScalarNode):
             yield node, HIDDEN if secret else (redact_text if words else redact_value)(node.value)
         elif isinstance(node, SequenceNode):
-            # The word after --api-key.
-            flags = [is_secret_flag(str(part.value)) for part in node.value]
+            after_flag = are_secret([part.value for part in node.value])
             waiting += [
-                (part, secret or flag, words)
-                for part, flag in zip(node.value, [False, *flags], strict=False)
+                (part, secret or by_flag, words)
+                for part, by_flag in zip(node.value, after_flag, strict=True)
             ]
         elif isinstance(node, MappingNode):
             waiting += [

@@ -107,8 +107,8 @@ class Ledger:
         if launches and launches >= budget.launches - self.reserve:
             return False
         done = launches - len(self.running)
-        by_hours = budget.hours is not None and done > 0
-        if by_hours and self.hours + self.reserve * self.hours / done >= (budget.hours or 0.0):
+        hours = self.hours + self.reserve * self.hours / done if done else 0.0
+        if budget.hours is not None and done and hours >= budget.hours:
             return False
         return not self._confirms
 
@@ -118,15 +118,19 @@ class Ledger:
         finished, running = confirmation_block(self.records, self.running)
         if not 0 < len(finished) + len(running) < self.study.budget.confirm:
             return False
-        more = next_confirmation(self.study, self.records, running, merit=self.merit)
-        return bool(running) or more is not None
+        if running:
+            return True
+        return next_confirmation(self.study, self.records, (), merit=self.merit) is not None
+
+    @property
+    def _baselines(self) -> list[TrialRecord]:
+        base = self.study.baseline_launch().key
+        return [r for r in self.records if r.trial.launch.key == base]
 
     @property
     def _baseline_works(self) -> bool:
         """Whether the baseline may be launched more than once."""
-        base = self.study.baseline_launch().key
-        ran = [r for r in self.records if r.trial.launch.key == base]
-        return not any(r.state is TrialState.INFEASIBLE for r in ran)
+        return not any(r.state is TrialState.INFEASIBLE for r in self._baselines)
 
     def is_due(self, slot: str | None, after: int) -> bool:
         """Tell whether the baseline has not run for so many launches on a slot, and can run."""
@@ -141,13 +145,10 @@ class Ledger:
 
     def lacks_baseline(self, slot: str | None) -> bool:
         """Tell whether a slot beside others is to begin with the baseline."""
-        if slot is None or len(self.alive) < 2:
-            return False
-        if not self._baseline_works:
+        if slot is None or len(self.alive) < 2 or not self._baseline_works:
             return False
         base = self.study.baseline_launch().key
-        ran = [r for r in self.records if r.trial.launch.key == base]
-        based = {r.host.slot for r in ran if r.host is not None}
+        based = {r.host.slot for r in self._baselines if r.host is not None}
         based |= {self.seats.get(t.number, "") for t in self.running if t.launch.key == base}
         if any(t.launch.key == base for t in self._started(slot)):
             return False

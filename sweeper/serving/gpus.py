@@ -15,20 +15,6 @@ from typing import Protocol
 from sweeper.errors import UserError
 from sweeper.serving.processes import ProcessId, name_of
 
-__all__ = [
-    "FakeGpus",
-    "GpuDevice",
-    "Gpus",
-    "Holder",
-    "NoGpus",
-    "NvmlGpus",
-    "ProcessId",
-    "detect",
-    "first_visible",
-    "index_of",
-    "unseen",
-]
-
 _MIB = 1024 * 1024
 
 
