@@ -11,13 +11,15 @@ tokens on each rank would wait for ever or answer nonsense. So each round every 
 in one all-gather outside of all CUDA graphs, takes the choice of rank 0's row, and compares all
 rows with it. Another choice is counted (and an error where strict); another round is an error.
 Every rank sees all rows, so all of them raise, in the same round, and none is left waiting.
+The rows are compared on the host: a small model waits for the processor that launches its kernels,
+and a comparison on the GPU would be four more of them.
 """
 
 from collections import deque
 from typing import Any
 
-#: Rounds between a comparison on the GPU and the look at its result. SGLang prepares a round
-#: while the last one runs, so a result that is two rounds old costs no wait.
+#: Rounds between an all-gather and the look at its rows. SGLang prepares a round while the last one
+#: runs, so rows that are two rounds old cost no wait.
 _LAG = 2
 
 
@@ -45,7 +47,8 @@ class Agreement:
         self._strict = strict
         self._row: Any = None
         self._headers: dict[int, Any] = {}
-        self._pending: deque[tuple[int, Any, Any]] = deque()
+        self._on_host: list[tuple[Any, Any]] = []
+        self._pending: deque[tuple[int, int, Any, Any]] = deque()
 
     def settle(
         self, lengths: Any, last_tokens: Any, parents: Any, order: Any, tokens: Any
@@ -75,10 +78,8 @@ class Agreement:
         torch.cat(parts, out=row[:used])
         rows = row.new_empty((self._size, row.numel()))
         distributed.all_gather_into_tensor(rows.view(-1), row, group=self._group)
-        other = rows[:, :used] != rows[0, :used]
         of_round = 1 + 2 * requests
-        found = torch.stack([other[:, :of_round].any(dim=1), other[:, of_round:].any(dim=1)])
-        self._look(found)
+        self._look(rows[:, :used], of_round)
         return _unpack(rows[0], of_round, choice)
 
     def _buffers(self, requests: int, choice: tuple[Any, ...], device: Any) -> tuple[Any, Any]:
@@ -95,36 +96,46 @@ class Agreement:
             self._headers[requests] = torch.full((1,), requests, device=device)
         return self._row, self._headers[requests]
 
-    def _look(self, found: Any) -> None:
-        """Queue a comparison, and look at the one of two rounds ago."""
+    def _look(self, rows: Any, of_round: int) -> None:
+        """Queue the rows of this round, and compare those of two rounds ago."""
+        if not rows.is_cuda:
+            self._judge(self.rounds, of_round, rows)
+            return
+        buffer, event = self._host_buffer(most=self._size * self._row.numel())
+        on_host = buffer[: rows.numel()].view(rows.shape)
+        on_host.copy_(rows, non_blocking=True)
+        event.record()
+        self._pending.append((self.rounds, of_round, event, on_host))
+        if len(self._pending) > _LAG:
+            number, of_round, event, on_host = self._pending.popleft()
+            event.synchronize()
+            self._judge(number, of_round, on_host)
+
+    def _host_buffer(self, most: int) -> tuple[Any, Any]:
+        """Return a pinned buffer and its event, whose rows have been compared."""
         import torch
 
-        event = None
-        if found.is_cuda:
-            event = torch.cuda.Event()
-            on_host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
-            on_host.copy_(found, non_blocking=True)
-            event.record()
-            found = on_host
-        self._pending.append((self.rounds, event, found))
-        lag = 0 if event is None else _LAG
-        while len(self._pending) > lag:
-            number, event, found = self._pending.popleft()
-            if event is not None:
-                event.synchronize()
-            self._judge(number, found.tolist())
+        if not self._on_host:
+            self._on_host = [
+                (torch.empty(most, dtype=torch.int64, pin_memory=True), torch.cuda.Event())
+                for _ in range(_LAG + 1)
+            ]
+        return self._on_host[self.rounds % len(self._on_host)]
 
-    def _judge(self, number: int, found: list[list[bool]]) -> None:
-        in_round, in_choice = ([i for i, other in enumerate(row) if other] for row in found)
+    def _judge(self, number: int, of_round: int, rows: Any) -> None:
+        """Compare the rows of a round, shape [ranks, numbers], the first `of_round` the round's."""
+        other = rows != rows[0]
+        if not other.any():
+            return
+        in_round = other[:, :of_round].any(dim=1).nonzero().flatten().tolist()
         if in_round:
             raise Disagreement(
                 f"sweeper draft TP: in round {number} the ranks {in_round} have other requests, "
                 "lengths or accepted tokens than rank 0"
             )
-        if not in_choice:
-            return
         self.corrected += 1
         if self._strict:
+            in_choice = other.any(dim=1).nonzero().flatten().tolist()
             raise Disagreement(
                 f"sweeper draft TP: in round {number} the ranks {in_choice} drafted other tokens "
                 "than rank 0"
