@@ -11,11 +11,13 @@ tokens on each rank would wait for ever or answer nonsense. So each round every 
 in one all-gather outside of all CUDA graphs, takes the choice of rank 0's row, and compares all
 rows with it. Another choice is counted (and an error where strict); another round is an error.
 Every rank sees all rows, so all of them raise, in the same round, and none is left waiting.
-The rows are compared on the host: a small model waits for the processor that launches its kernels,
-and a comparison on the GPU would be four more of them.
+
+A small model waits for the processor that launches its kernels, so a round launches few: all
+buffers and their parts are made once, and the rows are compared on the host.
 """
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 #: Rounds between an all-gather and the look at its rows. SGLang prepares a round while the last one
@@ -25,6 +27,23 @@ _LAG = 2
 
 class Disagreement(RuntimeError):
     """Ranks of the target's group are not in the same round, or draft differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Parts of the buffers for a number of requests.
+
+    Attributes:
+        header: That number, shape [1].
+        sent: What this rank fills of its row, shape [numbers].
+        received: The same part of all rows, shape [ranks, numbers].
+        choice: Rank 0's parents, order and tokens, views of `received`.
+    """
+
+    header: Any
+    sent: Any
+    received: Any
+    choice: tuple[Any, ...]
 
 
 class Agreement:
@@ -46,7 +65,8 @@ class Agreement:
         self._most_requests = most_requests
         self._strict = strict
         self._row: Any = None
-        self._headers: dict[int, Any] = {}
+        self._rows: Any = None
+        self._parts: dict[tuple[int, ...], _Parts] = {}
         self._on_host: list[tuple[Any, Any]] = []
         self._pending: deque[tuple[int, int, Any, Any]] = deque()
 
@@ -54,6 +74,8 @@ class Agreement:
         self, lengths: Any, last_tokens: Any, parents: Any, order: Any, tokens: Any
     ) -> tuple[Any, Any, Any]:
         """Return rank 0's parents, order and tokens, in the shapes and types of one's own.
+
+        They are good until the next round, like what a CUDA graph gives.
 
         Args:
             lengths: Tokens of each request so far, shape [requests].
@@ -64,37 +86,59 @@ class Agreement:
 
         Raises:
             Disagreement: See the module; for a round at most two rounds ago.
-            ValueError: There are more requests than were said to be possible.
+            ValueError: There are more requests than were said to be possible, or more numbers
+                for each than in the first round.
         """
         import torch
         from torch import distributed
 
         self.rounds += 1
-        requests = lengths.shape[0]
         choice = (parents, order, tokens)
-        row, header = self._buffers(requests, choice, lengths.device)
-        parts = [header, lengths, last_tokens, *(part.reshape(-1) for part in choice)]
-        used = sum(part.numel() for part in parts)
-        torch.cat(parts, out=row[:used])
-        rows = row.new_empty((self._size, row.numel()))
-        distributed.all_gather_into_tensor(rows.view(-1), row, group=self._group)
-        of_round = 1 + 2 * requests
-        self._look(rows[:, :used], of_round)
-        return _unpack(rows[0], of_round, choice)
+        parts = self._parts_for(lengths, choice)
+        filled = [parts.header, lengths, last_tokens, *(part.reshape(-1) for part in choice)]
+        torch.cat(filled, out=parts.sent)
+        distributed.all_gather_into_tensor(self._rows, self._row, group=self._group)
+        self._look(parts.received, 1 + 2 * lengths.shape[0])
+        first, second, third = (
+            settled.to(own.dtype) for settled, own in zip(parts.choice, choice, strict=True)
+        )
+        return first, second, third
 
-    def _buffers(self, requests: int, choice: tuple[Any, ...], device: Any) -> tuple[Any, Any]:
-        """Return the row that is sent, of one size in all rounds, and its first number."""
+    def _parts_for(self, lengths: Any, choice: tuple[Any, ...]) -> _Parts:
+        """Return the parts for as many requests; the buffers have one size in all rounds."""
+        requests = lengths.shape[0]
+        widths = [part.shape[1] for part in choice]
+        made = self._parts.get((requests, *widths))
+        if made is not None:
+            return made
+        made = self._make_parts(requests, widths, lengths.device)
+        self._parts[requests, *widths] = made
+        return made
+
+    def _make_parts(self, requests: int, widths: list[int], device: Any) -> _Parts:
         import torch
 
         if requests > self._most_requests:
             raise ValueError(f"{requests} requests, and {self._most_requests} were the most")
         if self._row is None:
-            width = 2 + sum(part.shape[1] for part in choice)
-            size = 1 + self._most_requests * width
+            size = 1 + self._most_requests * (2 + sum(widths))
             self._row = torch.zeros(size, dtype=torch.int64, device=device)
-        if requests not in self._headers:
-            self._headers[requests] = torch.full((1,), requests, device=device)
-        return self._row, self._headers[requests]
+            self._rows = self._row.new_empty(self._size * size)
+        used = 1 + requests * (2 + sum(widths))
+        if used > self._row.numel():
+            raise ValueError(f"{widths} numbers for each request are more than in the first round")
+        received = self._rows.view(self._size, -1)[:, :used]
+        choice, start = [], 1 + 2 * requests
+        for width in widths:
+            end = start + requests * width
+            choice.append(received[0, start:end].view(requests, width))
+            start = end
+        return _Parts(
+            header=torch.full((1,), requests, device=device),
+            sent=self._row[:used],
+            received=received,
+            choice=tuple(choice),
+        )
 
     def _look(self, rows: Any, of_round: int) -> None:
         """Queue the rows of this round, and compare those of two rounds ago."""
@@ -140,13 +184,3 @@ class Agreement:
                 f"sweeper draft TP: in round {number} the ranks {in_choice} drafted other tokens "
                 "than rank 0"
             )
-
-
-def _unpack(row: Any, start: int, like: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    taken = []
-    for part in like:
-        end = start + part.numel()
-        taken.append(row[start:end].view(part.shape).to(part.dtype))
-        start = end
-    first, second, third = taken
-    return first, second, third

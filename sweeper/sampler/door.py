@@ -189,12 +189,19 @@ class Asker:
                 trial.system_attrs["NSGAIISampler:generation"] = complete // POPULATION
                 replayed.add_trial(trial)
                 complete += trial.state is TrialState.COMPLETE
-        hopeless = ruled_out(self.plan.settings, rules(list(self._records.values()), study))
-        for key in sorted(taken - told - hopeless):
+        for key in sorted(self._launched(taken) - told):
             if key in self.plan.settings:
                 point, _ = self.plan.settings[key]
                 replayed.add_trial(running_trial(study.space, point, key, flat=self._flat))
         return replayed
+
+    def _launched(self, taken: frozenset[str]) -> frozenset[str]:
+        """Return the taken keys that are finished or in flight: others are ruled out by failures."""
+        told = {record.trial.launch.key for record in self._records.values()}
+        if taken <= told:
+            return taken
+        learned = rules(list(self._records.values()), self.study)
+        return taken - (ruled_out(self.plan.settings, learned) - told)
 
     def _optuna_sampler(self, taken: frozenset[str]) -> optuna.samplers.BaseSampler:
         seed = int(np.random.SeedSequence(self._seed(len(taken), 0)).generate_state(1)[0])
@@ -208,6 +215,7 @@ class Asker:
                         self._proposer,
                         self._ordered(),
                         taken,
+                        self._launched(taken),
                         (self.study.seed,),
                     )
                 case "tpe":

@@ -86,13 +86,18 @@ class Proposer:
         self._merits: tuple[list[Evidence], tuple[int, ...], dict[str, float]] | None = None
 
     def propose(
-        self, evidence: Iterable[Evidence], taken: Collection[str], seed: Sequence[int]
+        self,
+        evidence: Iterable[Evidence],
+        taken: Collection[str],
+        launched: Collection[str],
+        seed: Sequence[int],
     ) -> str | None:
         """Return the key of the setting to launch next; None if all are taken.
 
         Args:
             evidence: All finished trials, in the order of their numbers.
-            taken: Launch keys that are finished or in flight.
+            taken: Launch keys that are not free.
+            launched: Those of them that are finished or in flight; the others are ruled out.
             seed: Seeds all chance.
         """
         table = self.table
@@ -101,12 +106,12 @@ class Proposer:
         if not free.any():
             return None
         works = self.works(known)
-        row = first_launch(table, taken, free & (works > 0.5))
+        row = first_launch(table, launched, free & (works > 0.5))
         if row is not None:
             return table.keys[row]
         view = self._view(known, seed)
         count = table.plan_rows
-        launches = len({key for key in taken if key in table.row} | {e.key for e in known})
+        launches = len({key for key in launched if key in table.row} | {e.key for e in known})
         worth = self._worth(view, launches)[:count]
         # The mean decides among settings that no sample calls the best.
         mean = view.gains[0][:, :count].mean(axis=0)

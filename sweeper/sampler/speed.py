@@ -25,7 +25,8 @@ class SpeedSampler(BaseSampler):
         space: The search space.
         proposer: The search.
         evidence: What was learned, in the order of the trials' numbers.
-        taken: Launch keys that are finished or in flight.
+        taken: Launch keys that are not free.
+        launched: Those of them that are finished or in flight.
         seed: Seeds all chance.
     """
 
@@ -35,12 +36,14 @@ class SpeedSampler(BaseSampler):
         proposer: Proposer,
         evidence: Sequence[Evidence],
         taken: Collection[str],
+        launched: Collection[str],
         seed: Sequence[int],
     ) -> None:
         self._space = space
         self._proposer = proposer
         self._evidence = evidence
         self._taken = taken
+        self._launched = launched
         self._seed = seed
         self._random = RandomSampler(seed=sum(seed) % 2**32)
 
@@ -59,7 +62,7 @@ class SpeedSampler(BaseSampler):
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """Return the proposed setting; nothing once all settings are taken."""
-        key = self._proposer.propose(self._evidence, self._taken, self._seed)
+        key = self._proposer.propose(self._evidence, self._taken, self._launched, self._seed)
         return {} if key is None else encode(self._space, self._point(key))
 
     def sample_independent(

@@ -18,7 +18,7 @@ from sweeper.speculation import Setting, Shape
 START_LAUNCHES = 3
 
 
-def first_launch(table: Table, taken: Collection[str], allowed: Mask) -> int | None:
+def first_launch(table: Table, launched: Collection[str], allowed: Mask) -> int | None:
     """Return the row of the next launch of the start, or None once it is over.
 
     Shapes: a long chain (its positions tell all shorter ones), a tree and a short chain, as far
@@ -26,10 +26,10 @@ def first_launch(table: Table, taken: Collection[str], allowed: Mask) -> int | N
 
     Args:
         table: The settings.
-        taken: Launch keys that are finished or in flight.
+        launched: Launch keys that are finished or in flight.
         allowed: Whether a row of the plan may be launched.
     """
-    rows = sorted(table.row[key] for key in taken if key in table.row)
+    rows = sorted(table.row[key] for key in launched if key in table.row)
     tried = [table.settings[r] for r in rows if r < table.plan_rows]
     shapes = [s.shape for s in tried if s.shape]
     role = None

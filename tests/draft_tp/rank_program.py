@@ -39,14 +39,12 @@ def drafts(shift=0, *, requests=2, steps=3, topk=1):
 def case_rank_0_decides(rank, size):
     told = agreement()
     answers = []
-    for requests, steps, topk in ((2, 3, 1), (1, 3, 1), (4, 3, 1)):
-        given = drafts(1000 * rank, requests=requests, steps=steps, topk=topk)
-        settled = told.settle(*given)
+    for number, requests in enumerate((2, 1, 4, 2, 2)):
+        expected = drafts(number, requests=requests)[2:]
+        settled = told.settle(*drafts(number + 1000 * rank, requests=requests))
         same = all(
             torch.equal(a, b) and a.dtype == b.dtype
-            for a, b in zip(
-                settled, drafts(requests=requests, steps=steps, topk=topk)[2:], strict=True
-            )
+            for a, b in zip(settled, expected, strict=True)
         )
         answers.append(same)
     return {"same": answers, "rounds": told.rounds, "corrected": told.corrected}
@@ -92,6 +90,12 @@ def case_other_batch(rank, size):
 
 def case_too_many(rank, size):
     agreement().settle(*drafts(requests=5))
+
+
+def case_wider(rank, size):
+    told = agreement()
+    told.settle(*drafts(requests=4))
+    told.settle(*drafts(requests=4, steps=4))
 
 
 def sglang_groups(rank, size):
@@ -302,6 +306,7 @@ AGREEMENT = (
     case_other_tokens,
     case_other_batch,
     case_too_many,
+    case_wider,
 )
 SGLANG = (case_groups, case_tables, case_head, case_model)
 

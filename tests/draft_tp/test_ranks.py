@@ -56,7 +56,7 @@ def split(
 
 def test_all_ranks_take_the_draft_of_rank_0(agreed: list[dict[str, Any]]) -> None:
     for found in agreed:
-        assert found["rank_0_decides"] == {"same": [True] * 3, "rounds": 3, "corrected": 3}
+        assert found["rank_0_decides"] == {"same": [True] * 5, "rounds": 5, "corrected": 5}
 
 
 def test_a_draft_of_one_step_has_no_parents(agreed: list[dict[str, Any]]) -> None:
@@ -87,8 +87,9 @@ def test_a_rank_that_disagrees_is_an_error_on_all(
         assert said in found[case]["message"]
 
 
-def test_more_requests_than_the_pool_holds_are_an_error(agreed: list[dict[str, Any]]) -> None:
-    assert {found["too_many"]["error"] for found in agreed} == {"ValueError"}
+@pytest.mark.parametrize("case", ["too_many", "wider"])
+def test_what_the_buffers_do_not_hold_is_an_error(case: str, agreed: list[dict[str, Any]]) -> None:
+    assert {found[case]["error"] for found in agreed} == {"ValueError"}
 
 
 def test_the_drafts_groups_are_neighbours(split: list[dict[str, Any]]) -> None:

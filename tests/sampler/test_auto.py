@@ -12,6 +12,7 @@ from benchmarks.search_landscapes import Landscape, calibrated
 from sweeper.config import find_space, load_study
 from sweeper.errors import FailureClass
 from sweeper.judging.standings import best, standings
+from sweeper.planning.families import ruled_out, rules
 from sweeper.planning.plan import make_plan
 from sweeper.records import Point, Purpose, TrialRecord, TrialState
 from sweeper.sampler import make_sampler
@@ -123,6 +124,35 @@ def test_a_family_that_cannot_start_is_not_launched_again_and_again(kind: Failur
     assert sum(r.trial.point.get("nccl") == "ring" for r in records) <= 4
     assert sampler.stop_reason() is not None
     assert sampler.ask(keys(records)) is not None
+
+
+def test_a_draft_that_does_not_fit_leaves_the_start_to_the_other() -> None:
+    drafts = "draft: {flag: speculative-draft-model-path, values: [/models/bad, /models/good]}"
+    study = small_study(SMALL.replace("parameters:", f"parameters:\n  {drafts}"))
+    plan = make_plan(study)
+    sampler = make_sampler(study, plan)
+    records: list[TrialRecord] = []
+
+    def launch(point: Point) -> None:
+        fails = point.get("draft") == "/models/bad"
+        state = TrialState.INFEASIBLE if fails else TrialState.COMPLETE
+        kind = FailureClass.DRAFT_INCOMPATIBLE
+        records.append(record(study, len(records), point, state=state, kind=kind))
+        sampler.tell(records[-1])
+
+    launch({})
+    launch({"draft": "/models/bad", "steps": 2, "topk": 1, "draft_tokens": 3, "nccl": "default"})
+    for _ in range(2):
+        point = sampler.ask({*keys(records), *ruled_out(plan.settings, rules(records, study))})
+        assert point is not None
+        launch(point)
+    asked = [r.trial.point for r in records[2:]]
+    assert {point["draft"] for point in asked} == {"/models/good"}
+    # Nobody has launched a long chain or a tree, however many of them are ruled out.
+    assert [(point["topk"] == 1, point["steps"] in (3, 4)) for point in asked] == [
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_a_failure_of_the_machine_says_nothing_of_the_setting() -> None:

@@ -77,7 +77,7 @@ def test_a_question_about_the_same_trials_is_answered_without_another_fit() -> N
     taken = {e.key for e in evidence}
     proposer.stopping(evidence, (1,))
     for _ in range(6):
-        key = proposer.propose(evidence, taken, (1,))
+        key = proposer.propose(evidence, taken, taken, (1,))
         assert key is not None
         taken.add(key)
     assert fits == 1
@@ -141,7 +141,7 @@ def test_a_favourite_that_disappoints_does_not_end_the_sweep() -> None:
     ]
     assert len(known) == 40
     proposer = Proposer(make_table(study, plan), targets)
-    key = proposer.propose(known, {e.key for e in known}, (0,))
+    key = proposer.propose(known, {e.key for e in known}, {e.key for e in known}, (0,))
     assert key is not None
     favourite = plan.settings[key][0]
     fallen = record(study, 40, favourite, speed=lambda point: 0.8 * speed(point))
