@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.cluster import Status, SweepNumbers
-from sweeper.judging.standings import Standing, baseline, best, standings
+from sweeper.judging.standings import Standing, baseline, best, with_baseline
 from sweeper.records import Purpose, Trial, TrialRecord
 from sweeper.study import Study
 
@@ -138,7 +138,7 @@ class Live:
         """
         if len(records) != self._looked_at and (at_once or now_s >= self._look_again_s):
             begun_s = self.clock_s()
-            found = standings(records, self.study.objectives, self.study.slos)
+            found = with_baseline(records, self.study.objectives, self.study.slos)
             self._leaders = baseline(found), best(found, self.study.objectives)
             self._looked_at = len(records)
             self._look_again_s = now_s + (self.clock_s() - begun_s) / BEST_SHARE

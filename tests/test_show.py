@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from sweeper.records import Measurement
+from sweeper.report.notebook import setting_rows
 from sweeper.show import follow, main
 from sweeper.store import Store
+from sweeper.terminal.lines import best_line
 from sweeper.terminal.look import look
 from tests.report import build
 from tests.report.runs import RUNS, store_run
@@ -82,6 +84,20 @@ def test_every_kind_of_run_is_shown_in_text_and_json(
         assert "remedy: " in text
     else:
         assert found["last_failure"] is None
+
+
+def test_a_baseline_that_lacks_an_objective_is_shown_by_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RUNS["no_accept_length"]()
+    store_run(tmp_path / "run", run.study, list(run.records))
+    found = facts(capsys, tmp_path / "run")
+    assert list(found["baseline"]["values"].values()) == [90.0, None]
+    assert [s["baseline"] for s in found["settings"]].count(True) == 1
+    (line,) = (x for x in shown(capsys, tmp_path / "run").splitlines() if "│ baseline" in x)
+    assert "90.0" in line
+    assert setting_rows(run)[-1]["setting"] == "baseline"
+    assert "+5.6 % to the baseline" in best_line(list(run.records), run.study)
 
 
 def test_the_ratio_of_a_number_to_be_made_small_is_that_of_the_number(

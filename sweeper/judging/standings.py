@@ -48,7 +48,8 @@ class Standing:
     Attributes:
         key: Identity of its launch.
         records: Its complete trials, by number.
-        values: Median of each objective over the trials it is judged by, drift taken out.
+        values: Median of each objective over the trials it is judged by, drift taken out; of the
+            first alone for a baseline that lacks another (`with_baseline`).
         is_baseline: Whether it is the baseline.
         broken: Limits that it breaks, if most of its trials break one, and broken answers.
         error: Relative standard error of the first value: launches and passes.
@@ -138,6 +139,19 @@ def standings(
             )
         )
     return result
+
+
+def with_baseline(
+    records: Sequence[TrialRecord], objectives: Sequence[Objective], slos: Sequence[Slo] = ()
+) -> list[Standing]:
+    """Return the standings, the baseline last and by the first objective where it lacks another.
+
+    Without speculation there is no accept length; the first objective decides all the same.
+    """
+    found = standings(records, objectives, slos)
+    if baseline(found) is None and len(objectives) > 1:
+        found += [s for s in standings(records, objectives[:1], slos) if s.is_baseline]
+    return found
 
 
 def _degenerate(record: TrialRecord) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sweeper.judging.fairness import unfair, unfair_templates
 from sweeper.judging.ratio import Repeats, launch_ratio, launch_variance, ratio_of, repeats_of
-from sweeper.judging.standings import Standing, baseline, best, standings
+from sweeper.judging.standings import Standing, baseline, best, with_baseline
 from sweeper.objective import trend
 from sweeper.records import Launch, TrialRecord, TrialState
 from sweeper.redaction import HIDDEN, is_secret_name, redact_value, redact_words
@@ -64,13 +64,9 @@ class Verdict:
 
 def judge(records: Sequence[TrialRecord], study: Study) -> Verdict:
     """Return the verdict on all finished trials of a study."""
-    found = standings(records, study.objectives, study.slos)
+    found = with_baseline(records, study.objectives, study.slos)
     base = baseline(found)
     winner = best(found, study.objectives)
-    if base is None and len(study.objectives) > 1:
-        # Without speculation there is no accept length; the first objective decides all the same.
-        base = baseline(standings(records, study.objectives[:1], study.slos))
-        found += [base] if base else []
     moved = trend(records, study.objectives[0])
     repeats = repeats_of(found, moved, study)
     noise = math.sqrt(launch_variance(LAUNCH_NOISE**2, repeats))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sweeper.judging.standings import Standing, baseline, best, standings
+from sweeper.judging.standings import Standing, baseline, best, with_baseline
 from sweeper.objective import Objective
 from sweeper.records import Trial, TrialRecord, TrialState
 from sweeper.space import point_text
@@ -46,7 +46,7 @@ def _mark(trial: Trial, study: Study) -> str:
 
 def best_line(records: Sequence[TrialRecord], study: Study) -> str:
     """Return the best setting so far, against the baseline, in a line."""
-    found = standings(records, study.objectives, study.slos)
+    found = with_baseline(records, study.objectives, study.slos)
     return best_text(baseline(found), best(found, study.objectives), study)
 
 

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 
 from sweeper.config import parse_study
-from sweeper.judging.standings import Standing, standings
+from sweeper.judging.standings import Standing, with_baseline
 from sweeper.judging.verdict import Verdict, judge
 from sweeper.planning.misfits import as_run, comparable
 from sweeper.records import TrialRecord
@@ -179,7 +180,7 @@ def facts(seen: Look) -> dict[str, object]:
         "best": _setting(verdict.winner, study),
         "baseline": _setting(verdict.baseline, study),
         "settings": [
-            _setting(s, study) for s in standings(seen.records, study.objectives, study.slos)
+            _setting(s, study) for s in with_baseline(seen.records, study.objectives, study.slos)
         ],
         "last_failure": None if failed is None else _failure(failed),
         "notes": list(verdict.notes),
@@ -194,7 +195,7 @@ def _setting(standing: Standing | None, study: Study) -> dict[str, object] | Non
         "key": standing.key,
         "point": dict(standing.records[0].trial.point),
         "baseline": standing.is_baseline,
-        "values": {o.label: v for o, v in zip(study.objectives, standing.values, strict=True)},
+        "values": dict(zip_longest((o.label for o in study.objectives), standing.values)),
         "broken": list(standing.broken),
         "trials": [r.trial.number for r in standing.records],
     }

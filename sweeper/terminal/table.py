@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.judging.standings import Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, pareto_front, with_baseline
 from sweeper.records import Scalar, TrialRecord
 from sweeper.space import point_text
 from sweeper.study import Study
@@ -34,10 +34,11 @@ def print_table(
         width: Columns; None for the terminal's, or 80 where there is none.
     """
     console = Console(file=stream or sys.stdout, highlight=False, width=width)
-    found = standings(records, study.objectives, study.slos)
+    found = with_baseline(records, study.objectives, study.slos)
     first = study.objectives[0]
     found.sort(key=lambda s: -first.gain(s.values[0]))
-    front = {s.key for s in pareto_front(found, study.objectives)}
+    whole = [s for s in found if len(s.values) == len(study.objectives)]
+    front = {s.key for s in pareto_front(whole, study.objectives)}
     shown = found[:ROWS]
     shown += [s for s in found[ROWS:] if s.is_baseline]
     if not shown:
@@ -61,6 +62,7 @@ def print_table(
         table.add_row(
             str(standing.records[-1].trial.number),
             *(plain_number(v) for v in standing.values),
+            *[""] * (len(study.objectives) - len(standing.values)),
             "" if length is None else f"{length:.2f}",
             Text(visible(_row_name(standing, common, in_front=standing.key in front, of=study))),
         )

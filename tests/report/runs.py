@@ -66,6 +66,31 @@ def two_objectives() -> Run:
     return run_of(study, build.night(study, 24))
 
 
+def no_accept_length() -> Run:
+    """Return a run whose second objective the baseline, without speculation, does not have."""
+    study = build.small_study(
+        build.SPACE.replace(
+            "{maximize: output_tok_s, workload: single}",
+            "{maximize: output_tok_s, workload: single}, {maximize: accept_length}",
+        )
+    )
+    speeds = (90.0, None), (80.0, 1.9), (95.0, 1.4)
+    records = [
+        build.record(
+            study,
+            number,
+            build.point(number) if accept else None,
+            measurements=[
+                Measurement(
+                    workload="single", requests=5, output_tok_s=tok_s, accept_length=accept
+                )
+            ],
+        )
+        for number, (tok_s, accept) in enumerate(speeds)
+    ]
+    return run_of(study, records)
+
+
 def nothing_but_counts() -> Run:
     """Return a run whose measurements lack every number."""
     study = build.small_study()
@@ -116,6 +141,7 @@ RUNS: dict[str, Callable[[], Run]] = {
         all_failed,
         a_night,
         two_objectives,
+        no_accept_length,
         nothing_but_counts,
         real,
         hostile,
