@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.records import FlagValue
+from sweeper.records import FlagValue, Scalar
 from sweeper.speculation import (
     MAX_POSITIONS,
     Array,
@@ -180,16 +180,25 @@ def test_without_measurements_the_fit_is_the_prior() -> None:
     assert draws.std(axis=0) == pytest.approx(design.sd, rel=0.1)
 
 
-def test_neighbouring_levels_of_a_number_are_alike() -> None:
-    levels = tuple((v,) for v in (1, 2, 3, 4, 5))
-    factor = Factor(name="chunk", levels=levels, labels=(1, 2, 3, 4, 5), numeric=True)
-    settings = [Setting(shape=None, levels=(v,)) for v in range(5)]
+@pytest.mark.parametrize("unset", [False, True])
+def test_neighbouring_levels_of_a_number_are_alike(unset: bool) -> None:
+    labels: tuple[Scalar, ...] = (1, 2, 3, 4, 5, "(not set)")[: 5 + unset]
+    levels = tuple((v,) for v in labels)
+    factor = Factor(name="chunk", levels=levels, labels=labels, numeric=True, unset=unset)
+    settings = [Setting(shape=None, levels=(v,)) for v in range(len(levels))]
     design = step_design(settings, [factor], physical=False)
+    seen = {0: 0.0, 4: 0.2} | ({5: 1.0} if unset else {})
     found = fit(
-        design.rows[[0, 4]], np.array([0.0, 0.2]), np.full(2, 1e-6), design.mean, design.sd
+        design.rows[list(seen)],
+        np.array(list(seen.values())),
+        np.full(len(seen), 1e-6),
+        design.mean,
+        design.sd,
     )
     between = design.rows @ found.mean
-    assert list(between) == sorted(between)
+    assert list(between[:5]) == sorted(between[:5])
+    # A baseline without the number lies apart, and moves none of them.
+    assert max(between[:5]) < 0.21
 
 
 def test_a_shape_that_can_accept_nothing_has_no_features() -> None:

@@ -1,5 +1,6 @@
 """The settings of a plan as the model sees them: one row each, and one for the baseline."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,9 @@ from sweeper.records import FlagValue, Launch, Point, Scalar
 from sweeper.space import Parameter
 from sweeper.speculation import GRAPHS_OFF, SHAPE_FLAGS, Factor, Setting, Shape, shape_of
 from sweeper.study import Study
+
+#: Label of a level that leaves a parameter to the engine.
+UNSET = "(not set)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,26 +102,39 @@ def _factor(
     labels: dict[tuple[object, ...], Scalar] = {}
     for launch, point in zip(launches, points, strict=True):
         level = _level(launch, places)
-        labels.setdefault(level, point.get(parameter.name, "(not set)"))
+        labels.setdefault(level, point.get(parameter.name, _elsewhere(parameter, level)))
     if len(labels) < 2:
         return None
-    numeric = parameter.is_numeric and all(
-        isinstance(label, int | float) for label in labels.values()
-    )
     levels = list(labels)
-    if numeric:
-        levels.sort(key=lambda level: float(labels[level]))
+    if parameter.is_numeric:
+        levels.sort(key=lambda level: _number(labels[level]))
     off = [i for i, level in enumerate(levels) if _graphs_off(level, places[0])]
     return (
         Factor(
             name=parameter.name,
             levels=tuple(levels),
             labels=tuple(labels[level] for level in levels),
-            numeric=numeric,
+            numeric=parameter.is_numeric,
+            unset=parameter.is_numeric and labels[levels[-1]] == UNSET,
             graphs_off=off[0] if off else None,
         ),
         places,
     )
+
+
+def _elsewhere(parameter: Parameter, level: tuple[object, ...]) -> Scalar:
+    """Return the label of a baseline's level that is none of the parameter's values."""
+    (only,) = level if len(level) == 1 else (None,)
+    if parameter.is_numeric and isinstance(only, int | float | str):
+        try:
+            return float(only)
+        except ValueError:
+            pass
+    return UNSET
+
+
+def _number(label: Scalar) -> float:
+    return math.inf if label == UNSET else float(label)
 
 
 def _graphs_off(level: tuple[object, ...], flags: Sequence[str]) -> bool:

@@ -85,6 +85,7 @@ def _factors(
     for f, factor in enumerate(factors):
         level = np.array([s.levels[f] for s in settings])
         count = len(factor.levels)
+        numbers = count - factor.unset
         for v in range(count):
             name, column = f"{factor.name}={factor.labels[v]}", (level == v).astype(float)
             if v == factor.graphs_off and physical:
@@ -92,9 +93,10 @@ def _factors(
                 found.add(name, column, 0.45, 0.25)
                 onehot.append((name, column, 2.0))
                 continue
-            if factor.numeric and count > 2:
+            if factor.numeric and numbers > 2 and v < numbers:
                 # A walk over the levels: neighbours are alike.
-                found.add(f"{name} up", level >= v, 0.0, sd / np.sqrt(count - 1), 1)
+                up = (level >= v) & (level < numbers)
+                found.add(f"{name} up", up, 0.0, sd / np.sqrt(numbers - 1), 1)
             else:
                 found.add(name, column, 0.0, sd, 1)
             onehot.append((name, column, 1.0))

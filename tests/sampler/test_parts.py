@@ -24,7 +24,7 @@ from sweeper.sampler.halton import halton_points
 from sweeper.sampler.histograms import counts_of
 from sweeper.sampler.propose import basis
 from sweeper.sampler.replay import distribution, encode
-from sweeper.sampler.table import make_table
+from sweeper.sampler.table import UNSET, make_table
 from sweeper.speculation import Array, fit, fits
 from sweeper.study import Study
 from tests.build import make_record
@@ -105,6 +105,26 @@ def test_a_position_that_was_tried_and_never_accepted_is_known_to_be_refused(
     assert list(position) == [0, 1]
     assert tried == pytest.approx([1000.0, 400.0])
     assert accepted == pytest.approx([400.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "labels", "unset"),
+    [
+        ("{}", (1024, 2048, 4096, 16384, UNSET), True),
+        ("{chunked-prefill-size: 8192}", (1024, 2048, 4096, 8192.0, 16384), False),
+        ("{chunked-prefill-size: 4096}", (1024, 2048, 4096, 16384), False),
+    ],
+)
+def test_numbers_stay_numbers_whatever_the_baseline_has(
+    flags: str, labels: tuple[object, ...], unset: bool
+) -> None:
+    study = small_study(PLAIN.replace("flags: {}", f"flags: {flags}"))
+    factors = {f.name: f for f in make_table(study, make_plan(study)).factors}
+    assert factors["chunk"].labels == labels
+    assert factors["chunk"].numeric
+    assert factors["chunk"].unset is unset
+    assert not factors["nccl"].numeric
+    assert not factors["nccl"].unset
 
 
 def test_a_value_that_makes_every_launch_fail_is_avoided() -> None:
