@@ -13,7 +13,6 @@ _UNITS = (
     ("_tok_s_high", "tok/s"),
     ("_ms", "ms"),
     ("_s", "s"),
-    ("accept_length", "tokens a step"),
 )
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "output": ""}
 #: Joiners that emoji and several scripts need; other format characters are shown by number.

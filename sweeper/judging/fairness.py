@@ -5,6 +5,7 @@ requests at 48 only under speculation. A speed that comes from such a flag is no
 """
 
 import fnmatch
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ from sweeper.study import Study
 
 #: Flags of one family follow from each other, so one that is swept excuses the others.
 _FAMILIES = ("cuda-graph", "attention-backend")
+#: What counts of a flag that holds an object. Its lists of batch sizes follow from speculation, as
+#: one on an H200 and the simulated one tell, and its largest prefill from `chunked-prefill-size`.
+_COUNTS = {
+    "cuda-graph-config": (("decode", "backend"), ("decode", "max_bs"), ("prefill", "backend"))
+}
 #: What may differ without being a setting.
 _NO_SETTING = frozenset(
     {"port", "nccl-port", "host", "dist-init-addr", "node-rank", "log-level", "random-seed"}
@@ -56,7 +62,7 @@ def unfair(records: Iterable[TrialRecord], study: Study) -> tuple[Difference, ..
         assert record.server is not None
         for flag, value in record.server.flags.items():
             if not _is_meant(flag, meant, study):
-                found.setdefault(flag, {}).setdefault(value, []).append(record)
+                found.setdefault(flag, {}).setdefault(_compared(flag, value), []).append(record)
     differences = [
         Difference(
             flag=flag,
@@ -98,6 +104,17 @@ def unfair_templates(records: Iterable[TrialRecord]) -> tuple[str, ...]:
 def _counted(value: object, numbers: Sequence[int]) -> str:
     several = "s" if len(numbers) > 1 else ""
     return f"{value} in {len(numbers)} trial{several} (first: {numbers[0]})"
+
+
+def _compared(flag: str, value: FlagValue | None) -> FlagValue | None:
+    """Return what of a flag's value is compared."""
+    if flag not in _COUNTS or not isinstance(value, str):
+        return value
+    try:
+        told = json.loads(value)
+        return ", ".join(f"{part}.{key} {told[part][key]}" for part, key in _COUNTS[flag])
+    except (ValueError, TypeError, KeyError):
+        return value
 
 
 def _meant(study: Study) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sweeper.judging.standings import Standing, pareto_front, standings
 from sweeper.objective import Objective
@@ -67,6 +68,21 @@ def table(
     )
 
 
+class _Beside(NamedTuple):
+    """A number that stands beside the objectives, unless it is one."""
+
+    metric: str
+    head: str
+    digits: int
+
+
+_BESIDE = (
+    _Beside("accept_length", "accept length", 2),
+    _Beside("step_time_ms", "step, ms", 2),
+    _Beside("ttft_p99_ms", "TTFT p99, ms", 0),
+)
+
+
 def settings_table(run: Run) -> str:
     """Return the best settings and the baseline, with what each showed."""
     study = run.study
@@ -78,15 +94,18 @@ def settings_table(run: Run) -> str:
     # Standings of the first objective alone also hold settings that lack another one.
     full = {s.key: s.values for s in standings(run.records, study.objectives)}
     head = ["setting", *(html_text(axis_title(o)) for o in study.objectives), "to baseline"]
-    head += ["accept length", "step, ms", "TTFT p99, ms", "launches", "trials"]
     objective = study.objectives[0]
+    read_from = objective.workload or study.workloads[0].name
+    shown = {o.metric for o in study.objectives if o.workload in (None, read_from)}
+    more = [m for m in _BESIDE if m.metric not in shown]
+    head += [*(m.head for m in more), "launches", "trials"]
     everything = standings(run.records, study.objectives, study.slos)
     front = {s.key for s in pareto_front(everything, study.objectives)}
     common = shared([s.records[0].trial.point for s in _settings(chosen)])
     # As the figures have them: one launch may be far from its setting's median.
     others = [
-        (_medians(run, Objective(metric=metric, workload=objective.workload)), digits)
-        for metric, digits in (("accept_length", 2), ("step_time_ms", 2), ("ttft_p99_ms", 0))
+        (_medians(run, Objective(metric=m.metric, workload=objective.workload)), m.digits)
+        for m in more
     ]
     rows = []
     for standing in chosen:

@@ -54,7 +54,10 @@ def print_table(
         )
         lines = [shorten(visible(line), 24) for line in words.split("\n", 1)]
         table.add_column(Text("\n".join(lines)), justify="right")
-    table.add_column("accept\nlength", justify="right")
+    # Not twice where it is an objective.
+    lengths = all(o.metric != "accept_length" for o in study.objectives)
+    if lengths:
+        table.add_column("accept\nlength", justify="right")
     table.add_column("setting", overflow="fold", ratio=1)
     for standing in shown:
         measurement = standing.records[-1].measurement(first.workload)
@@ -63,7 +66,7 @@ def print_table(
             str(standing.records[-1].trial.number),
             *(plain_number(v) for v in standing.values),
             *[""] * (len(study.objectives) - len(standing.values)),
-            "" if length is None else f"{length:.2f}",
+            *(["" if length is None else f"{length:.2f}"] if lengths else []),
             Text(visible(_row_name(standing, common, in_front=standing.key in front, of=study))),
         )
     console.print(table)

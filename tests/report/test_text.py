@@ -83,7 +83,7 @@ def test_a_setting_breaks_between_its_parameters() -> None:
         ("output_tok_s", "tok/s (busy)", "tok/s"),
         ("output_tok_s_per_gpu", "tok/s per GPU (busy)", "tok/s per GPU"),
         ("ttft_p99_ms", "TTFT p99, ms (busy)", "ms"),
-        ("accept_length", "tokens a step (busy)", "tokens a step"),
+        ("accept_length", "accept length (busy)", ""),
         ("accept_rate", "accept rate (busy)", ""),
         ("requests", "requests (busy)", ""),
     ],
