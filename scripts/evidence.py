@@ -9,6 +9,7 @@ Nothing here is measured; each number is made from what the runs have stored.
 
 import json
 import re
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -265,6 +266,7 @@ TABLES = {
 
 def print_tables(tables: Mapping[str, Callable[[], str]]) -> None:
     """Print tables under their titles, as Markdown."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` goes away
     for title, table in tables.items():
         sys.stdout.write(f"### {title}\n\n{table()}\n\n")
 
