@@ -211,18 +211,17 @@ def eight() -> str:
     return markdown([*head, "fastest request's", "start s"], rows)
 
 
-def plain_answers() -> str:
-    """Return how far 16-bit answers of settings with speculation agree among themselves."""
-    chosen = [
-        starts[0]
-        for setting, starts in _by_setting(DRAFT_TP).items()
-        if setting.endswith(", shared") and " / 1 / " in setting
-    ]
-    equal = [_equal(a, b, "shipped") for a, b in combinations(chosen, 2)]
-    return markdown(
-        ["pairs of shapes, shared draft", "equal answers, least", "most"],
-        [[len(equal), min(equal), max(equal)]],
-    )
+def between_shapes() -> str:
+    """Return how far the answers of shapes with a shared draft agree among themselves."""
+    chosen = [shared[0] for _, shared, _ in _pairs()]
+    rows = []
+    for load in LOADS:
+        equal = sorted(
+            (_equal(a, b, load) for a, b in combinations(chosen, 2)),
+            key=lambda told: int(told.split()[0]),
+        )
+        rows.append([load, len(equal), equal[0], equal[-1]])
+    return markdown(["load", "pairs of shapes", "equal answers, least", "most"], rows)
 
 
 TABLES = {
@@ -230,7 +229,7 @@ TABLES = {
     "Change": changes,
     "Accept lengths": accept_lengths,
     "Greedy answers": answers,
-    "Between shapes": plain_answers,
+    "Between shapes": between_shapes,
     "Starts": rounds,
     "All-reduces": all_reduces,
     "Eight, dry": eight,
