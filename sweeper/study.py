@@ -182,6 +182,14 @@ class Study:
         return tuple(sorted(self.workloads, key=lambda w: first is not None and w.name != first))
 
     @property
+    def first_metrics(self) -> frozenset[str]:
+        """Metrics of the objectives that are read from the first one's workload."""
+        where = [o.workload or self.workloads[0].name for o in self.objectives]
+        return frozenset(
+            o.metric for o, name in zip(self.objectives, where, strict=True) if name == where[0]
+        )
+
+    @property
     def simulated(self) -> bool:
         """Whether the embedded server stands in for the engine."""
         return self.engine.kind == "simulated"

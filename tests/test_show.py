@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from sweeper.live import Live
 from sweeper.records import Measurement
 from sweeper.report.notebook import setting_rows
+from sweeper.report.page import render
 from sweeper.show import follow, main
 from sweeper.store import Store
-from sweeper.terminal.lines import best_line
+from sweeper.terminal.lines import best_line, record_line
 from sweeper.terminal.look import look
 from tests.report import build
-from tests.report.runs import RUNS, store_run
+from tests.report.runs import RUNS, run_of, store_run
 from tests.sweeping import space_text
 
 
@@ -92,12 +94,44 @@ def test_a_baseline_that_lacks_an_objective_is_shown_by_the_first(
     run = RUNS["no_accept_length"]()
     store_run(tmp_path / "run", run.study, list(run.records))
     found = facts(capsys, tmp_path / "run")
-    assert list(found["baseline"]["values"].values()) == [90.0, None]
+    assert list(found["baseline"]["values"].values()) == [90.0, None, 300.0]
     assert [s["baseline"] for s in found["settings"]].count(True) == 1
     (line,) = (x for x in shown(capsys, tmp_path / "run").splitlines() if "│ baseline" in x)
-    assert "90.0" in line
-    assert setting_rows(run)[-1]["setting"] == "baseline"
+    assert [cell.strip() for cell in line.split("│")][1:4] == ["90.0", "", "300.0"]
+    last = setting_rows(run)[-1]
+    assert last["setting"] == "baseline"
+    assert list(last.values())[1:4] == [90.0, None, 300.0]
     assert "+5.6 % to the baseline" in best_line(list(run.records), run.study)
+    live = Live(run.study, None)
+    told = live.numbers(list(run.records), [], status={}, lost=0, stopping=False, now_s=0.0)
+    assert told.baseline_tok_s == {"": 90.0}
+
+
+@pytest.mark.parametrize("where", ["single", "busy"])
+def test_an_objective_is_not_told_twice_unless_it_is_of_another_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    more = f", {{maximize: accept_length, workload: {where}}}]"
+    text = build.SPACE.replace("workload: single}]", "workload: single}" + more)
+    study = build.small_study(text.replace("workloads: [", "workloads: [{name: busy}, "))
+    both = [
+        Measurement(workload=name, requests=5, output_tok_s=90.0, accept_length=length)
+        for name, length in (("busy", 1.25), ("single", 1.75))
+    ]
+    records = [build.record(study, 0, build.point(1), measurements=both)]
+    store_run(tmp_path / "run", study, records)
+    line = record_line(records[0], study)
+    (row,) = (x for x in shown(capsys, tmp_path / "run").splitlines() if "│ draft=" in x)
+    page = render([run_of(study, records)])
+    if where == "single":
+        assert line.count("1.75") == row.count("1.75") == 1
+        assert page.count("accept length</th>") == 0
+    else:
+        assert "1.25" in line
+        assert "accept length 1.75" in line
+        assert "1.25" in row
+        assert "1.75" in row
+        assert page.count("accept length</th>") == 1
 
 
 def test_the_ratio_of_a_number_to_be_made_small_is_that_of_the_number(

@@ -154,6 +154,18 @@ def with_baseline(
     return found
 
 
+def numbers(
+    standing: Standing, records: Sequence[TrialRecord], objectives: Sequence[Objective]
+) -> tuple[float | None, ...]:
+    """Return a setting's number of each objective; None where it has none."""
+    if len(standing.values) == len(objectives):
+        return standing.values
+    return tuple(
+        next((s.values[0] for s in standings(records, (o,)) if s.key == standing.key), None)
+        for o in objectives
+    )
+
+
 def _degenerate(record: TrialRecord) -> float:
     return max((m.degenerate_share or 0.0 for m in record.measurements), default=0.0)
 

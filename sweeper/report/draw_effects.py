@@ -20,7 +20,7 @@ from sweeper.report.theme import (
     thinned,
 )
 from sweeper.report.trouble import FailureInfo
-from sweeper.wording import unit
+from sweeper.wording import measure
 
 
 def draw_heat(info: HeatInfo, index: int) -> go.Figure:
@@ -52,7 +52,7 @@ def draw_heat(info: HeatInfo, index: int) -> go.Figure:
         hoverongaps=False,
         xgap=2,
         ygap=2,
-        colorbar={"title": {"text": unit(info.objective.metric)}, "thickness": 12},
+        colorbar={"title": {"text": measure(info.objective.metric)}, "thickness": 12},
     )
     # Numbers of a kind, not distances: each measured value is one column.
     figure.update_xaxes(type="category", showgrid=False)
@@ -65,7 +65,7 @@ def _cell(found: HeatMap, i: int, j: int, info: HeatInfo) -> str:
     if setting is None:
         return ""
     return hover(
-        f"{number(found.values[i][j])} {unit(info.objective.metric)}, "
+        f"{number(found.values[i][j])} {measure(info.objective.metric)}, "
         f"best of {found.counts[i][j]} settings",
         *setting_lines(setting),
     )

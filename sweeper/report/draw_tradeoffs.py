@@ -19,7 +19,7 @@ from sweeper.report.theme import (
     thinned,
 )
 from sweeper.report.tradeoffs import AcceptInfo, Candidate, ParetoInfo, WhatIfInfo
-from sweeper.wording import unit
+from sweeper.wording import measure
 
 
 def draw_pareto(info: ParetoInfo) -> go.Figure:
@@ -80,7 +80,8 @@ def draw_pareto(info: ParetoInfo) -> go.Figure:
 
 def _candidate(candidate: Candidate, info: ParetoInfo) -> str:
     return hover(
-        f"{number(candidate.x)} {unit(info.x.metric)}, {number(candidate.y)} {unit(info.y.metric)}",
+        f"{number(candidate.x)} {measure(info.x.metric)}, "
+        f"{number(candidate.y)} {measure(info.y.metric)}",
         *setting_lines(candidate.setting),
         f"breaks {', '.join(candidate.broken)}" if candidate.broken else "",
     )

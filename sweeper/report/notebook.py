@@ -4,13 +4,12 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 import plotly.graph_objects as go
 
 from sweeper.errors import UserError
-from sweeper.judging.standings import Standing, pareto_front, standings, with_baseline
+from sweeper.judging.standings import Standing, numbers, pareto_front, standings, with_baseline
 from sweeper.objective import Objective
 from sweeper.records import Scalar
 from sweeper.report.draw_effects import draw_heat, draw_paired
@@ -72,7 +71,8 @@ def setting_rows(run: Run) -> list[dict[str, object]]:
         last = standing.records[-1].measurement(objectives[0].workload)
         row: dict[str, object] = {"setting": "baseline" if standing.is_baseline else standing.key}
         row |= dict(standing.records[0].trial.point)
-        row |= dict(zip_longest((o.label for o in objectives), standing.values))
+        own = numbers(standing, run.records, objectives)
+        row |= {o.label: v for o, v in zip(objectives, own, strict=True)}
         row["accept_length"] = last.accept_length if last else None
         row["step_time_ms"] = last.step_time_ms if last else None
         row["on_front"] = standing.key in front

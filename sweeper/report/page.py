@@ -24,7 +24,7 @@ from sweeper.report.run import Run
 from sweeper.report.sections import Chart, Section, sections
 from sweeper.report.text import html_text, number, percent
 from sweeper.report.theme import DARK, LIGHT, TITLE
-from sweeper.wording import has_invisible, unit
+from sweeper.wording import has_invisible, measure
 
 PLOTLY_FILE = "plotly.min.js"
 
@@ -131,7 +131,7 @@ def _notes(run: Run) -> str:
 
 def _tiles(run: Run) -> str:
     verdict, objective = run.verdict, run.study.objectives[0]
-    words = unit(objective.metric)
+    words = measure(objective.metric)
     tiles: list[tuple[str, str, str]] = []
     if verdict.winner is not None:
         count = len(verdict.winner.records)

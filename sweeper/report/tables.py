@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.judging.standings import Standing, pareto_front, standings
+from sweeper.judging.standings import Standing, numbers, pareto_front, standings
 from sweeper.objective import Objective
 from sweeper.report.provenance import CompareInfo, provenance_info
 from sweeper.report.run import Run
@@ -91,13 +91,9 @@ def settings_table(run: Run) -> str:
     if not chosen:
         return "<p>No setting was measured to the end yet.</p>"
     base = next((s for s in chosen if s.is_baseline), None)
-    # Standings of the first objective alone also hold settings that lack another one.
-    full = {s.key: s.values for s in standings(run.records, study.objectives)}
     head = ["setting", *(html_text(axis_title(o)) for o in study.objectives), "to baseline"]
     objective = study.objectives[0]
-    read_from = objective.workload or study.workloads[0].name
-    shown = {o.metric for o in study.objectives if o.workload in (None, read_from)}
-    more = [m for m in _BESIDE if m.metric not in shown]
+    more = [m for m in _BESIDE if m.metric not in study.first_metrics]
     head += [*(m.head for m in more), "launches", "trials"]
     everything = standings(run.records, study.objectives, study.slos)
     front = {s.key for s in pareto_front(everything, study.objectives)}
@@ -109,8 +105,7 @@ def settings_table(run: Run) -> str:
     ]
     rows = []
     for standing in chosen:
-        values = full.get(standing.key, standing.values)
-        padded: list[float | None] = [*values, *[None] * (len(study.objectives) - len(values))]
+        values = numbers(standing, run.records, study.objectives)
         ratio = None
         if base is not None and min(base.values[0], standing.values[0]) > 0:
             ratio = standing.values[0] / base.values[0]
@@ -127,7 +122,7 @@ def settings_table(run: Run) -> str:
         rows.append(
             [
                 user(name) + (f"<br><small>{note}</small>" if note else ""),
-                *(number(v) for v in padded),
+                *(number(v) for v in values),
                 "" if standing.is_baseline else percent(ratio),
                 *(number(o.get(standing.key), digits) for o, digits in others),
                 str(len(standing.records)),

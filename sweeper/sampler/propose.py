@@ -221,7 +221,7 @@ class Proposer:
         return np.asarray(np.exp(np.clip(design.rows @ found.mean, -1.0, 1.0)))
 
     def _worth(self, view: _View, launches: int) -> Array:
-        """Return the gain of a launch of each row, at this number of settings taken."""
+        """Return the gain of a launch of each row, at this number of settings launched."""
         gains, feasible = view.gains, view.feasible
         kind = "chance"
         # The first objective decides the winner, so every third launch is for it alone.

@@ -10,7 +10,7 @@ from sweeper.space import Parameter
 from sweeper.speculation import GRAPHS_OFF, SHAPE_FLAGS, Factor, Setting, Shape, shape_of
 from sweeper.study import Study
 
-#: Label of a level that leaves a parameter to the engine.
+#: Label of a level that has none of a parameter's values, nor a number beside them.
 UNSET = "(not set)"
 
 
@@ -106,7 +106,10 @@ def _factor(
     if len(labels) < 2:
         return None
     levels = list(labels)
-    if parameter.is_numeric:
+    words = [label for label in labels.values() if not isinstance(label, int | float)]
+    # Of words beside the numbers only one can be told apart from them.
+    numeric = parameter.is_numeric and words in ([], [UNSET])
+    if numeric:
         levels.sort(key=lambda level: _number(labels[level]))
     off = [i for i, level in enumerate(levels) if _graphs_off(level, places[0])]
     return (
@@ -114,8 +117,8 @@ def _factor(
             name=parameter.name,
             levels=tuple(levels),
             labels=tuple(labels[level] for level in levels),
-            numeric=parameter.is_numeric,
-            unset=parameter.is_numeric and labels[levels[-1]] == UNSET,
+            numeric=numeric,
+            unset=numeric and bool(words),
             graphs_off=off[0] if off else None,
         ),
         places,
@@ -123,14 +126,20 @@ def _factor(
 
 
 def _elsewhere(parameter: Parameter, level: tuple[object, ...]) -> Scalar:
-    """Return the label of a baseline's level that is none of the parameter's values."""
+    """Return the label of a level that is none of the parameter's values.
+
+    It is a baseline's, or one of points for which the parameter does not count.
+    """
     (only,) = level if len(level) == 1 else (None,)
-    if parameter.is_numeric and isinstance(only, int | float | str):
-        try:
-            return float(only)
-        except ValueError:
-            pass
-    return UNSET
+    if not parameter.is_numeric or not isinstance(only, int | float | str) or only is True:
+        return UNSET
+    try:
+        number = float(only)
+    except ValueError:
+        return UNSET
+    # A negative number among others turns something off, as `chunked-prefill-size: -1` does.
+    is_switch = number < 0 <= min(float(value) for value in parameter.values)
+    return number if math.isfinite(number) and not is_switch else UNSET
 
 
 def _number(label: Scalar) -> float:

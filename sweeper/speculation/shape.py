@@ -93,7 +93,7 @@ class Factor:
         levels: What tells its levels apart, as the launch has it; numbers in ascending order.
         labels: The levels as the space file names them.
         numeric: Whether neighbouring levels are alike.
-        unset: Whether the last level is no number: that of a baseline which leaves it to the engine.
+        unset: Whether the last level is no number, as where a baseline leaves it to the engine.
         graphs_off: Index of the level that turns CUDA graphs off; None if none does.
     """
 

@@ -21,7 +21,7 @@ def record_line(record: TrialRecord, study: Study) -> str:
     if record.state is TrialState.COMPLETE:
         parts = [_amount(objective, record) for objective in study.objectives]
         measurement = record.measurement(study.objectives[0].workload)
-        told = any(o.metric == "accept_length" for o in study.objectives)
+        told = "accept_length" in study.first_metrics
         if measurement and measurement.accept_length is not None and not told:
             parts.append(f"accept length {measurement.accept_length:.2f}")
         return visible(f"{head}: {', '.join(parts)}")

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import zip_longest
 from pathlib import Path
 
 from sweeper.config import parse_study
-from sweeper.judging.standings import Standing, with_baseline
+from sweeper.judging.standings import Standing, numbers, with_baseline
 from sweeper.judging.verdict import Verdict, judge
 from sweeper.planning.misfits import as_run, comparable
 from sweeper.records import TrialRecord
@@ -177,10 +176,10 @@ def facts(seen: Look) -> dict[str, object]:
         "beats_baseline": verdict.beats_baseline,
         "ratio": None if change is None else [change.low, change.mid, change.high],
         "command": verdict.command or None,
-        "best": _setting(verdict.winner, study),
-        "baseline": _setting(verdict.baseline, study),
+        "best": _setting(verdict.winner, seen),
+        "baseline": _setting(verdict.baseline, seen),
         "settings": [
-            _setting(s, study) for s in with_baseline(seen.records, study.objectives, study.slos)
+            _setting(s, seen) for s in with_baseline(seen.records, study.objectives, study.slos)
         ],
         "last_failure": None if failed is None else _failure(failed),
         "notes": list(verdict.notes),
@@ -188,14 +187,16 @@ def facts(seen: Look) -> dict[str, object]:
     }
 
 
-def _setting(standing: Standing | None, study: Study) -> dict[str, object] | None:
+def _setting(standing: Standing | None, seen: Look) -> dict[str, object] | None:
     if standing is None:
         return None
+    objectives = seen.study.objectives
+    own = numbers(standing, seen.records, objectives)
     return {
         "key": standing.key,
         "point": dict(standing.records[0].trial.point),
         "baseline": standing.is_baseline,
-        "values": dict(zip_longest((o.label for o in study.objectives), standing.values)),
+        "values": {o.label: value for o, value in zip(objectives, own, strict=True)},
         "broken": list(standing.broken),
         "trials": [r.trial.number for r in standing.records],
     }

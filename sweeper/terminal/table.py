@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.judging.standings import Standing, pareto_front, with_baseline
+from sweeper.judging.standings import Standing, numbers, pareto_front, with_baseline
 from sweeper.records import Scalar, TrialRecord
 from sweeper.space import point_text
 from sweeper.study import Study
@@ -55,17 +55,17 @@ def print_table(
         lines = [shorten(visible(line), 24) for line in words.split("\n", 1)]
         table.add_column(Text("\n".join(lines)), justify="right")
     # Not twice where it is an objective.
-    lengths = all(o.metric != "accept_length" for o in study.objectives)
+    lengths = "accept_length" not in study.first_metrics
     if lengths:
         table.add_column("accept\nlength", justify="right")
     table.add_column("setting", overflow="fold", ratio=1)
     for standing in shown:
+        own = numbers(standing, records, study.objectives)
         measurement = standing.records[-1].measurement(first.workload)
         length = measurement.accept_length if measurement else None
         table.add_row(
             str(standing.records[-1].trial.number),
-            *(plain_number(v) for v in standing.values),
-            *[""] * (len(study.objectives) - len(standing.values)),
+            *("" if v is None else plain_number(v) for v in own),
             *(["" if length is None else f"{length:.2f}"] if lengths else []),
             Text(visible(_row_name(standing, common, in_front=standing.key in front, of=study))),
         )

@@ -113,6 +113,7 @@ def test_a_position_that_was_tried_and_never_accepted_is_known_to_be_refused(
         ("{}", (1024, 2048, 4096, 16384, UNSET), True),
         ("{chunked-prefill-size: 8192}", (1024, 2048, 4096, 8192.0, 16384), False),
         ("{chunked-prefill-size: 4096}", (1024, 2048, 4096, 16384), False),
+        ("{chunked-prefill-size: -1}", (1024, 2048, 4096, 16384, UNSET), True),
     ],
 )
 def test_numbers_stay_numbers_whatever_the_baseline_has(
@@ -125,6 +126,24 @@ def test_numbers_stay_numbers_whatever_the_baseline_has(
     assert factors["chunk"].unset is unset
     assert not factors["nccl"].numeric
     assert not factors["nccl"].unset
+
+
+@pytest.mark.parametrize(
+    ("more", "labels", "numeric"),
+    [
+        ("}", (1, 16, 64, UNSET), True),
+        (", otherwise: \"'off'\"}", ("off", 1, 16, 64, UNSET), False),
+        (", otherwise: '4'}", (1, 4, 16, 64, UNSET), True),
+    ],
+)
+def test_numbers_beside_words_of_the_files_own_are_no_scale(
+    more: str, labels: tuple[object, ...], numeric: bool
+) -> None:
+    drawn = "buffer: {env: NCCL_BUFFSIZE, values: [1, 16, 64], when: nccl == 'ring'" + more
+    study = small_study(PLAIN.replace("parameters:", f"parameters:\n  {drawn}"))
+    factors = {f.name: f for f in make_table(study, make_plan(study)).factors}
+    assert factors["buffer"].labels == labels
+    assert factors["buffer"].numeric is factors["buffer"].unset is numeric
 
 
 def test_a_value_that_makes_every_launch_fail_is_avoided() -> None:
