@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.compare_clients import NAMES as CLIENT_NUMBERS
-from sweeper.records import RequestTiming, TrialRecord, TrialState
+from sweeper.records import Measurement, RequestTiming, TrialRecord, TrialState
 from sweeper.store import Store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -32,6 +32,20 @@ RUNS = {
 }
 #: Decode lines come every so many steps in all of these runs.
 LOG_INTERVAL = 10
+
+
+def measurement(record: TrialRecord, load: str) -> Measurement:
+    """Return what a workload gave."""
+    found = record.measurement(load)
+    assert found is not None
+    return found
+
+
+def speed(record: TrialRecord, load: str = "single") -> float:
+    """Return the speed of a workload, tok/s."""
+    found = measurement(record, load).output_tok_s
+    assert found is not None
+    return found
 
 
 def step_times_ms(request: RequestTiming) -> list[float]:

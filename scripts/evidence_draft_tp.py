@@ -3,7 +3,6 @@
 python -m scripts.evidence_draft_tp
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,12 @@ from scripts.evidence import (
     fastest_step_ms,
     markdown,
     mean_step_ms,
+    measurement,
     print_tables,
+    speed,
 )
-from scripts.evidence_two import name
-from sweeper.judging.answers import answers_agree
-from sweeper.records import Measurement, RequestTiming, TrialRecord
+from scripts.evidence_two import agreement, counters, name
+from sweeper.records import RequestTiming, TrialRecord
 from sweeper.store import Store
 
 DRAFT_TP, NCCL, EIGHT = "h200-more/draft-tp", "h200-more/nccl", "h200-more/eight-dry"
@@ -59,18 +59,6 @@ def _pairs() -> Iterator[tuple[str, Starts, Starts]]:
         yield shape, found[f"{shape}, shared"], found[f"{shape}, one"]
 
 
-def _measured(record: TrialRecord, load: str) -> Measurement:
-    found = record.measurement(load)
-    assert found is not None
-    return found
-
-
-def _speed(record: TrialRecord, load: str) -> float:
-    found = _measured(record, load).output_tok_s
-    assert found is not None
-    return found
-
-
 def _requests(record: TrialRecord, load: str) -> list[RequestTiming]:
     return [r for r in record.requests if r.workload == load]
 
@@ -88,7 +76,7 @@ def by_steps() -> str:
     """Return speed and step time of one stream, shared and alone, by steps."""
     rows = []
     for shape, shared, one in _pairs():
-        speeds = [[_speed(r, "single") for r in starts] for starts in (shared, one)]
+        speeds = [[speed(r, "single") for r in starts] for starts in (shared, one)]
         means = [statistics.geometric_mean(part) for part in speeds]
         rows.append(
             [
@@ -98,7 +86,7 @@ def by_steps() -> str:
             ]
         )
     plain = _by_setting(DRAFT_TP)["no speculation"]
-    speeds_plain = _both([_speed(r, "single") for r in plain])
+    speeds_plain = _both([speed(r, "single") for r in plain])
     fastest = min(fastest_step_ms(r) for r in plain)
     rows.append(["no speculation", speeds_plain, "-", "-", _step_ms(plain), "-", fastest, "-"])
     head = ["setting", "shared tok/s", "alone tok/s", "change", "shared step ms", "alone"]
@@ -110,7 +98,7 @@ def changes() -> str:
     rows = []
     for load in LOADS:
         logs = [
-            math.log(_speed(b, load) / _speed(a, load))
+            math.log(speed(b, load) / speed(a, load))
             for _, shared, one in _pairs()
             for a, b in zip(shared, one, strict=True)
         ]
@@ -127,7 +115,7 @@ def accept_lengths() -> str:
     for shape, shared, one in _pairs():
         row: list[object] = [shape]
         for load in LOADS:
-            lengths = [_measured(starts[0], load).accept_length for starts in (shared, one)]
+            lengths = [measurement(starts[0], load).accept_length for starts in (shared, one)]
             first, second = lengths
             assert first is not None
             assert second is not None
@@ -138,9 +126,7 @@ def accept_lengths() -> str:
 
 
 def _equal(one: TrialRecord, other: TrialRecord, load: str) -> str:
-    found = answers_agree(_requests(one, load), _requests(other, load))
-    assert found is not None
-    return f"{round(found.equal_share * found.pairs)} of {found.pairs}"
+    return agreement(_requests(one, load), _requests(other, load))[0]
 
 
 def answers() -> str:
@@ -163,8 +149,7 @@ def rounds() -> str:
     """Return the starts with a draft alone: how many, their rounds, and what was corrected."""
     rows = []
     for run in (DRAFT_TP, NCCL, EIGHT):
-        lines = (EXAMPLES / run / "counters.jsonl").read_text(encoding="utf-8").splitlines()
-        told = {line["number"]: line for line in map(json.loads, lines)}
+        told = counters(run)
         asked = [
             record
             for record in Store(EXAMPLES / run).records()
@@ -187,7 +172,7 @@ def all_reduces() -> str:
     rows = [
         [
             setting,
-            *(_both([_speed(r, load) for r in starts]) for load in LOADS),
+            *(_both([speed(r, load) for r in starts]) for load in LOADS),
             *(_step_ms(starts), min(fastest_step_ms(r) for r in starts)),
         ]
         for setting, starts in _by_setting(NCCL).items()
@@ -200,8 +185,8 @@ def eight() -> str:
     """Return the dry run of the study on eight GPUs."""
     rows = [
         [
-            *(setting, _speed(record, "single"), _speed(record, "sixteen")),
-            *(_measured(record, "single").accept_length, _step_ms((record,))),
+            *(setting, speed(record, "single"), speed(record, "sixteen")),
+            *(measurement(record, "single").accept_length, _step_ms((record,))),
             *(fastest_step_ms(record), record.phases_s["start"]),
         ]
         for setting, starts in _by_setting(EIGHT).items()

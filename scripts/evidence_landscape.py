@@ -23,13 +23,15 @@ from scripts.evidence import (
     complete,
     fastest_step_ms,
     markdown,
+    measurement,
     name,
     print_tables,
     slowest_step_ms,
+    speed,
 )
 from sweeper.engines.simulated.calibrations import SMALL
 from sweeper.engines.simulated.cost import Setting, accept_length, step_ms
-from sweeper.records import Measurement, Point, TrialRecord
+from sweeper.records import Point, TrialRecord
 from sweeper.store import Store
 
 RUN = "h200-more/one-side"
@@ -41,20 +43,6 @@ OTHERS = ("h200-one", "h200-more/trees")
 def measured() -> tuple[TrialRecord, ...]:
     """Return the measured trials of the run."""
     return tuple(complete(RUN))
-
-
-def single(record: TrialRecord) -> Measurement:
-    """Return what one stream gave."""
-    found = record.measurement("single")
-    assert found is not None
-    return found
-
-
-def speed(record: TrialRecord) -> float:
-    """Return the speed of one stream, tok/s."""
-    found = single(record).output_tok_s
-    assert found is not None
-    return found
 
 
 def graphs(record: TrialRecord) -> str:
@@ -70,7 +58,7 @@ def settings() -> str:
     """Return all settings, the fastest for one stream first."""
     rows = []
     for record in sorted(measured(), key=lambda r: -speed(r)):
-        one = single(record)
+        one = measurement(record, "single")
         others = [record.measurement(load) for load in ("four", "sixteen")]
         rows.append(
             [
@@ -111,7 +99,10 @@ def again() -> str:
             [
                 *(name(record), alone_tok_s, here_tok_s, apart(here_tok_s, alone_tok_s)),
                 *(alone_ms, here_ms, apart(here_ms, alone_ms)),
-                *(single(record).accept_length, single(other).accept_length),
+                *(
+                    measurement(record, "single").accept_length,
+                    measurement(other, "single").accept_length,
+                ),
             ]
         )
     head = ["setting", "alone tok/s", "here tok/s", "apart", "alone fastest step ms", "here"]
@@ -161,7 +152,7 @@ def cost_model() -> str:
             [
                 *(name(record), seen, told, apart(told, seen)),
                 "held out" if index % 2 else "fitted",
-                *(apart(small, seen), single(record).accept_length),
+                *(apart(small, seen), measurement(record, "single").accept_length),
                 accept_length(SMALL, _setting(point), "chat"),
             ]
         )

@@ -5,7 +5,7 @@ python -m scripts.evidence_two
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from scripts.evidence import (
@@ -31,6 +31,19 @@ def name(record: TrialRecord) -> str:
         return "no speculation"
     shape = f"{point['steps']} / {point['topk']} / {point['draft_tokens']}"
     return ", ".join([shape, *(str(v) for k, v in point.items() if k in ("draft_tp", "variant"))])
+
+
+def counters(run: str) -> dict[int, dict[str, int]]:
+    """Return what the servers of a run counted, by the number of the measurement before."""
+    lines = (EXAMPLES / run / "counters.jsonl").read_text(encoding="utf-8").splitlines()
+    return {line["number"]: line for line in map(json.loads, lines)}
+
+
+def agreement(one: Sequence[RequestTiming], other: Sequence[RequestTiming]) -> tuple[str, float]:
+    """Return how many answers are equal, "4 of 5", and the share before a difference."""
+    found = answers_agree(one, other)
+    assert found is not None
+    return f"{round(found.equal_share * found.pairs)} of {found.pairs}", found.common_share
 
 
 def sweep() -> str:
@@ -65,8 +78,7 @@ def steps() -> str:
 
 def side() -> str:
     """Return the servers that stood side by side: speed, acceptance, and what ranks agreed on."""
-    lines = (EXAMPLES / SIDE / "counters.jsonl").read_text(encoding="utf-8").splitlines()
-    told = {line["number"]: line for line in map(json.loads, lines)}
+    told = counters(SIDE)
     rows = []
     for record in complete(SIDE):
         counted = told[record.trial.number]
@@ -85,10 +97,8 @@ def answers() -> str:
     """Return which of them gave the same greedy answers, one stream at a time."""
     rows = []
     for one, other in combinations(complete(SIDE), 2):
-        found = answers_agree(list(_single(one)), list(_single(other)))
-        assert found is not None
-        equal = round(found.equal_share * found.pairs)
-        rows.append([name(one), name(other), f"{equal} of {found.pairs}", found.common_share])
+        told = agreement(list(_single(one)), list(_single(other)))
+        rows.append([name(one), name(other), *told])
     return markdown(["setting", "other", "equal answers", "share before a difference"], rows)
 
 

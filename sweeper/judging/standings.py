@@ -191,8 +191,8 @@ def dominates(a: Sequence[float], b: Sequence[float], objectives: Sequence[Objec
 
 
 def pareto_front(found: Sequence[Standing], objectives: Sequence[Objective]) -> list[Standing]:
-    """Return the settings that keep all limits and that no other such setting dominates."""
-    allowed = [s for s in found if not s.broken]
+    """Return the settings that have all objectives, keep all limits and are not dominated by such."""
+    allowed = [s for s in found if not s.broken and len(s.values) == len(objectives)]
     return [
         s for s in allowed if not any(dominates(o.values, s.values, objectives) for o in allowed)
     ]

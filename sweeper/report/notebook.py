@@ -65,9 +65,10 @@ class Text(str):
 def setting_rows(run: Run) -> list[dict[str, object]]:
     """Return one row a measured setting: parameters, objectives, acceptance, trials."""
     objectives = run.study.objectives
-    front = {s.key for s in pareto_front(_standings(run), objectives)}
+    found = with_baseline(run.records, objectives, run.study.slos)
+    front = {s.key for s in pareto_front(found, objectives)}
     rows = []
-    for standing in with_baseline(run.records, objectives, run.study.slos):
+    for standing in found:
         last = standing.records[-1].measurement(objectives[0].workload)
         row: dict[str, object] = {"setting": "baseline" if standing.is_baseline else standing.key}
         row |= dict(standing.records[0].trial.point)

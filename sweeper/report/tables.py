@@ -96,6 +96,7 @@ def settings_table(run: Run) -> str:
     more = [m for m in _BESIDE if m.metric not in study.first_metrics]
     head += [*(m.head for m in more), "launches", "trials"]
     everything = standings(run.records, study.objectives, study.slos)
+    whole = {s.key: s for s in everything}
     front = {s.key for s in pareto_front(everything, study.objectives)}
     common = shared([s.records[0].trial.point for s in _settings(chosen)])
     # As the figures have them: one launch may be far from its setting's median.
@@ -105,7 +106,9 @@ def settings_table(run: Run) -> str:
     ]
     rows = []
     for standing in chosen:
-        values = numbers(standing, run.records, study.objectives)
+        # Those chosen stand by the first objective, so that one that lacks another is there too.
+        full = whole.get(standing.key, standing)
+        values = numbers(full, run.records, study.objectives)
         ratio = None
         if base is not None and min(base.values[0], standing.values[0]) > 0:
             ratio = standing.values[0] / base.values[0]

@@ -102,7 +102,9 @@ def _factor(
     labels: dict[tuple[object, ...], Scalar] = {}
     for launch, point in zip(launches, points, strict=True):
         level = _level(launch, places)
-        labels.setdefault(level, point.get(parameter.name, _elsewhere(parameter, level)))
+        if level not in labels:
+            named = parameter.name in point
+            labels[level] = point[parameter.name] if named else _elsewhere(parameter, level)
     if len(labels) < 2:
         return None
     levels = list(labels)

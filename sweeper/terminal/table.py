@@ -37,8 +37,7 @@ def print_table(
     found = with_baseline(records, study.objectives, study.slos)
     first = study.objectives[0]
     found.sort(key=lambda s: -first.gain(s.values[0]))
-    whole = [s for s in found if len(s.values) == len(study.objectives)]
-    front = {s.key for s in pareto_front(whole, study.objectives)}
+    front = {s.key for s in pareto_front(found, study.objectives)}
     shown = found[:ROWS]
     shown += [s for s in found[ROWS:] if s.is_baseline]
     if not shown:
