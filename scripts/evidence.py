@@ -183,7 +183,7 @@ def failures() -> str:
     """Return what became of launches that could not work."""
     rows = [
         [name(r), r.failure.kind, r.failure.stage, r.failure.line[:120], r.phases_s["start"]]
-        for folder in ("h200-more/memory", "h200-more/held")
+        for folder in ("h200-more/memory", "h200-more/graph-memory", "h200-more/held")
         for r in Store(EXAMPLES / folder).records()
         if r.failure
     ]

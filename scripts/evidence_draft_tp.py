@@ -59,13 +59,14 @@ def _pairs() -> Iterator[tuple[str, Starts, Starts]]:
         yield shape, found[f"{shape}, shared"], found[f"{shape}, one"]
 
 
-def _requests(record: TrialRecord, load: str) -> list[RequestTiming]:
+def requests_of(record: TrialRecord, load: str) -> list[RequestTiming]:
+    """Return a launch's requests of one load."""
     return [r for r in record.requests if r.workload == load]
 
 
 def _step_ms(starts: Starts) -> float:
     """Return the median over all requests of one stream of their mean step times."""
-    return statistics.median(mean_step_ms(q) for r in starts for q in _requests(r, "single"))
+    return statistics.median(mean_step_ms(q) for r in starts for q in requests_of(r, "single"))
 
 
 def _both(values: Sequence[float]) -> str:
@@ -93,6 +94,14 @@ def by_steps() -> str:
     return markdown([*head, "shared fastest request's", "alone"], rows)
 
 
+def mean_change(logs: Sequence[float]) -> tuple[str, str]:
+    """Return the mean of log ratios and its 95 % interval, by resampling them, in percent."""
+    draws = np.random.default_rng(0).choice(logs, size=(10_000, len(logs))).mean(axis=1)
+    told = [statistics.fmean(logs), *np.quantile(draws, (0.025, 0.975))]
+    mean, low, high = (f"{math.expm1(value) * 100:+.1f} %" for value in told)
+    return mean, f"{low} to {high}"
+
+
 def changes() -> str:
     """Return by how much a draft alone changes the speed, over all shapes and starts."""
     rows = []
@@ -102,10 +111,7 @@ def changes() -> str:
             for _, shared, one in _pairs()
             for a, b in zip(shared, one, strict=True)
         ]
-        draws = np.random.default_rng(0).choice(logs, size=(10_000, len(logs))).mean(axis=1)
-        told = [statistics.fmean(logs), *np.quantile(draws, (0.025, 0.975))]
-        mean, low, high = (f"{math.expm1(value) * 100:+.1f} %" for value in told)
-        rows.append([load, len(logs), mean, f"{low} to {high}"])
+        rows.append([load, len(logs), *mean_change(logs)])
     return markdown(["load", "pairs of starts", "alone against shared", "95 %"], rows)
 
 
@@ -125,8 +131,9 @@ def accept_lengths() -> str:
     return markdown(["setting", *head], rows)
 
 
-def _equal(one: TrialRecord, other: TrialRecord, load: str) -> str:
-    return agreement(_requests(one, load), _requests(other, load))[0]
+def equal(one: TrialRecord, other: TrialRecord, load: str) -> str:
+    """Return how many answers of two launches are the same, "4 of 5"."""
+    return agreement(requests_of(one, load), requests_of(other, load))[0]
 
 
 def answers() -> str:
@@ -134,9 +141,9 @@ def answers() -> str:
     plain = _by_setting(DRAFT_TP)["no speculation"]
     rows = [
         [
-            *(shape, load, _equal(shared[0], one[0], load)),
-            *(_equal(starts[0], starts[1], load) for starts in (shared, one)),
-            *(_equal(plain[0], starts[0], load) for starts in (shared, one)),
+            *(shape, load, equal(shared[0], one[0], load)),
+            *(equal(starts[0], starts[1], load) for starts in (shared, one)),
+            *(equal(plain[0], starts[0], load) for starts in (shared, one)),
         ]
         for shape, shared, one in _pairs()
         for load in LOADS
@@ -198,15 +205,19 @@ def eight() -> str:
 
 def between_shapes() -> str:
     """Return how far the answers of shapes with a shared draft agree among themselves."""
-    chosen = [shared[0] for _, shared, _ in _pairs()]
+    return between([shared[0] for _, shared, _ in _pairs()], LOADS, of="shapes")
+
+
+def between(chosen: Sequence[TrialRecord], loads: Sequence[str], *, of: str) -> str:
+    """Return, for each load, in how many pairs how many answers are the same."""
     rows = []
-    for load in LOADS:
-        equal = sorted(
-            (_equal(a, b, load) for a, b in combinations(chosen, 2)),
+    for load in loads:
+        same = sorted(
+            (equal(a, b, load) for a, b in combinations(chosen, 2)),
             key=lambda told: int(told.split()[0]),
         )
-        rows.append([load, len(equal), equal[0], equal[-1]])
-    return markdown(["load", "pairs of shapes", "equal answers, least", "most"], rows)
+        rows.append([load, len(same), same[0], same[-1]])
+    return markdown(["load", f"pairs of {of}", "equal answers, least", "most"], rows)
 
 
 TABLES = {

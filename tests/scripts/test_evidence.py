@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from scripts import evidence, evidence_draft_tp, evidence_landscape, evidence_two
+from scripts import evidence, evidence_draft_tp, evidence_landscape, evidence_ranks, evidence_two
 from scripts.kill_owner import SIGNS, kill_owner
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 PAGES = {
     "h200": evidence.TABLES | evidence_landscape.TABLES,
+    "h200-ranks": evidence_ranks.TABLES,
     "h200-two": evidence_two.TABLES | evidence_draft_tp.TABLES,
 }
 TITLES = [(page, title) for page, tables in PAGES.items() for title in tables]
