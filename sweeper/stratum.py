@@ -65,6 +65,7 @@ class Stratum:
     running: list[Trial] = field(default_factory=list)
     ended: str = ""
     _learned: set[str] = field(default_factory=set)
+    _ruled_out: set[str] = field(default_factory=set)
     _launched: int = 0
     _took: tuple[int, float] = (0, 0.0)
     _submitted_s: dict[int, float] = field(default_factory=dict)
@@ -195,12 +196,17 @@ class Stratum:
         return record
 
     def learn(self) -> None:
-        """Say which families of settings the last failures rule out from now on."""
+        """Say which settings, not launched so far, the last failures rule out."""
+        launched = {record.trial.launch.key for record in self.records}
         for rule in rules(self.records, self.study):
-            if rule.reason not in self._learned:
-                self._learned.add(rule.reason)
-                count = len(ruled_out(self.plan.settings, (rule,)))
-                self.say(f"no longer launched: {rule.reason} ({count} settings)")
+            if rule.reason in self._learned:
+                continue
+            self._learned.add(rule.reason)
+            found = ruled_out(self.plan.settings, (rule,)) - launched - self._ruled_out
+            self._ruled_out |= found
+            if found:
+                many = f"{len(found)} setting{'s' * (len(found) > 1)}"
+                self.say(f"no longer launched: {rule.reason} ({many})")
 
     @property
     def seconds_left(self) -> float | None:

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import pytest
 
 from sweeper.cluster import Assignment, OnHardware, Outcome, Status, SweepNumbers
 from sweeper.config import parse_study
-from sweeper.errors import SlotLost, StopSweep
+from sweeper.errors import Failure, FailureClass, SlotLost, Stage, StopSweep
 from sweeper.live import Live
 from sweeper.planning.plan import make_plan
 from sweeper.planning.strata import divide, hardware_of
-from sweeper.records import HostFacts, Point, Purpose, TrialRecord, TrialState
+from sweeper.records import HostFacts, Launch, Point, Purpose, TrialRecord, TrialState
 from sweeper.store import Store
 from sweeper.stratum import Numbers, Stratum
 from sweeper.study import Study
@@ -43,11 +43,13 @@ class Slots:
         kinds: Slot -> its GPUs.
         lose_after: Slot -> trials after which it dies with the next in its hands.
         restarts: Slot -> looks for which it is then on its way again, and not lost.
+        out_of_memory: Whether a launch ends without memory for its graphs.
     """
 
     kinds: dict[str, str]
     lose_after: dict[str, int] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
+    out_of_memory: Callable[[Launch], bool] = lambda _: False
     lost: dict[str, str] = field(default_factory=dict)
     starting: dict[str, int] = field(default_factory=dict)
     busy: dict[str, Assignment] = field(default_factory=dict)
@@ -91,6 +93,12 @@ class Slots:
         record = make_record(
             given.trial.number, speed / 2 if self.kinds[slot] == "A100" else speed
         )
+        if self.out_of_memory(given.trial.launch):
+            record = make_record(
+                given.trial.number, state=TrialState.INFEASIBLE, kind=FailureClass.OOM
+            )
+            failure = Failure(kind=FailureClass.OOM, stage=Stage.GRAPH_CAPTURE, line="no memory")
+            record = replace(record, failure=failure)
         return [
             Outcome(
                 slot=slot, assignment=given, record=replace(record, trial=given.trial, host=host)
@@ -262,3 +270,25 @@ def test_the_time_left_is_that_of_all_slots_together(study: Study, store: Store)
     stratum._launched = 4
     stratum._alive = {"slot-0", "slot-2"}
     assert stratum.seconds_left == pytest.approx(4 * 10.0 / 2)
+
+
+def test_what_failures_rule_out_is_said_of_settings_that_were_not_launched_and_once(
+    tmp_path: Path,
+) -> None:
+    memory = "  memory: {flag: mem-fraction-static, values: [0.99, 0.985, 0.995]}\n"
+    text = GOOD.replace("parameters:\n", "parameters:\n" + memory).replace("[1, 2, 3]", "[1]")
+    text = text.replace("values: [1, 2]", "values: [1]").replace("launches: 5", "launches: 9")
+    text = text.replace("known: [{steps: 3}]\n", "").replace("      off:", "#")
+    study = replace(parse_study(text, "space.yaml").resolved(gpus_present=False), slos=())
+    slots, out = Slots({"slot-0": "H200"}), io.StringIO()
+    slots.out_of_memory = lambda launch: "mem-fraction-static" in launch.flags
+    with Store(tmp_path / "runs" / "memory") as store:
+        store.create()
+        store.keep_study(study.text)
+        sweep_of(study, store, slots, out).run()
+        points = [dict(r.trial.point) for r in store.records()]
+    assert [point.get("memory") for point in points] == [None, 0.99, 0.985]
+    said = [line for line in out.getvalue().splitlines() if "no longer launched" in line]
+    assert len(said) == 1
+    assert "as large or larger than in trial 1 (" in said[0]
+    assert "memory fraction 0.99), otherwise equal: oom at graph_capture (1 setting)" in said[0]
