@@ -95,7 +95,9 @@ class Agreement:
         self.rounds += 1
         choice = (parents, order, tokens)
         parts = self._parts_for(lengths, choice)
-        filled = [parts.header, lengths, last_tokens, *(part.reshape(-1) for part in choice)]
+        # Of several types, a GPU's cat copies part by part; SGLang's last tokens have 32 bits.
+        last = last_tokens.to(parts.sent.dtype)
+        filled = [parts.header, lengths, last, *(part.reshape(-1) for part in choice)]
         torch.cat(filled, out=parts.sent)
         distributed.all_gather_into_tensor(self._rows, self._row, group=self._group)
         self._look(parts.received, 1 + 2 * lengths.shape[0])
