@@ -1,14 +1,16 @@
 """What the agreement of draft TP adds to a round: `PYTHON_WITH_TORCH -m benchmarks.agreement`.
 
-Ranks, one for each GPU or two on the CPU, settle rounds of a chain of three steps, and in turn do
-nothing but the all-gather of rows of the same size, which is the limit:
+Ranks, one for each GPU or two on the CPU (or with scripts/one_gpu two on one GPU), settle rounds of
+a chain of three steps, and in turn do nothing but the all-gather of rows of the same size, which is
+the limit:
 
     us      microseconds of a round, the median over blocks of rounds that end with the GPU idle
     ratio   by the bare all-gather's
     ops     operations of PyTorch that a round calls; each takes the processor's time, and a small
             model waits for that
 
-Every tenth round rank 1 drafts otherwise, and the count of what was corrected is checked.
+Every tenth round the ranks draft otherwise than rank 0, and what was corrected is checked; one rank
+has nobody to agree with.
 """
 
 import argparse
@@ -53,7 +55,9 @@ def one_round(requests: int, shift: int, device: Any) -> list[Any]:
     return [lengths, last, whole(STEPS) - 1, whole(STEPS), whole(STEPS) + shift]
 
 
-def rank(number: int, size: int, meeting: str, options: argparse.Namespace) -> None:
+def rank(
+    number: int, size: int, options: argparse.Namespace, versions: Sequence[tuple[str, Path]]
+) -> None:
     """Be one rank; rank 0 prints a JSON object of microseconds and operations by kind."""
     import torch
     from torch import distributed
@@ -73,16 +77,18 @@ def rank(number: int, size: int, meeting: str, options: argparse.Namespace) -> N
         torch.cuda.set_device(number % gpus)
     device = torch.device("cuda" if gpus else "cpu")
     backend = "nccl" if gpus else "gloo"
-    distributed.init_process_group(backend, init_method=meeting, rank=number, world_size=size)
+    distributed.init_process_group(
+        backend, init_method=options.meeting, rank=number, world_size=size
+    )
     same = one_round(options.requests, 0, device)
     other = one_round(options.requests, 1000 * number, device)
     row = torch.zeros(1 + options.requests * (2 + 3 * STEPS), dtype=torch.int64, device=device)
     rows = row.new_empty(size * row.numel())
     tellers = {
-        name: loaded(Path(path)).Agreement(
+        name: loaded(path).Agreement(
             distributed.group.WORLD, most_requests=options.requests, strict=False
         )
-        for name, path in options.versions
+        for name, path in versions
     }
 
     def gather(_: int) -> None:
@@ -142,7 +148,14 @@ def measured(size: int, words: Sequence[str]) -> dict[str, Any]:
             )
             for number in range(size)
         ]
-        out = [process.communicate(timeout=600)[0] for process in ranks]
+        # One that failed leaves the others waiting for it.
+        while any(process.poll() is None for process in ranks):
+            if any(process.returncode for process in ranks):
+                break
+            time.sleep(0.1)
+        for process in ranks:
+            process.kill()
+        out = [process.communicate()[0] for process in ranks]
     if any(process.returncode for process in ranks):
         sys.exit("a rank failed")
     found: dict[str, Any] = json.loads(out[0].splitlines()[-1])
@@ -162,8 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     versions = [("settle", own), *([("beside", options.beside)] if options.beside else [])]
     if options.rank is not None:
-        options.versions = versions
-        rank(options.rank, options.ranks, options.meeting, options)
+        rank(options.rank, options.ranks, options, versions)
         return
     import torch
 

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Iterator
 
-from scripts.evidence import EXAMPLES, complete, markdown, measurement, print_tables, speed
+from scripts.evidence import EXAMPLES, apart, complete, markdown, measurement, print_tables, speed
 from scripts.evidence_draft_tp import COUNTED, between, equal, mean_change
 from scripts.evidence_two import counters, name
 from sweeper.store import Store
@@ -18,7 +18,7 @@ BITS_32, EIGHT = "h200-more/one-gpu-32", "h200-more/one-gpu-eight"
 #: What `scripts.side_by_side` and `benchmarks.agreement` printed; the rows did not come back.
 PRINTED = EXAMPLES / "h200-more" / "one-gpu-agree"
 LOADS = ("shipped", "single")
-#: The agreement as it was before the host compared the rows.
+#: A draft alone with the agreement of commit f5a91eb, which compared the rows on the GPU.
 BEFORE = "compared-on-gpu"
 
 
@@ -59,17 +59,33 @@ def _printed_speeds() -> dict[tuple[int, str], list[float]]:
 def slow_all_reduce() -> str:
     """Return what a draft alone gains where an all-reduce takes tens of microseconds."""
     found = _printed_speeds()
-    rows: list[list[object]] = []
-    for steps, draft in found:
-        speeds = found[steps, draft]
-        row: list[object] = [f"{steps} / 1 / {steps + 1}, {draft}" if steps else draft]
-        row += [len(speeds), statistics.geometric_mean(speeds)]
-        if draft in {"one", BEFORE}:
-            logs = _logs(found[steps, "shared"], speeds)
-            rows.append([*row, *mean_change(logs)])
-        else:
-            rows.append([*row, "-", "-"])
-    return markdown(["setting", "measurements", "tok/s", "against shared", "95 %"], rows)
+    plain = found[0, "no speculation"]
+    rows = []
+    for (steps, draft), speeds in found.items():
+        setting = f"{steps} / 1 / {steps + 1}, {draft}" if steps else draft
+        by_plain = mean_change(_logs(plain, speeds)) if steps else ("-", "-")
+        alone = draft in {"one", BEFORE}
+        by_shared = mean_change(_logs(found[steps, "shared"], speeds)) if alone else ("-", "-")
+        mean = statistics.geometric_mean(speeds)
+        rows.append([setting, len(speeds), mean, *by_shared, *by_plain])
+    head = ["setting", "measurements", "tok/s", "against shared", "95 %"]
+    return markdown([*head, "against no speculation", "95 %"], rows)
+
+
+def bits_32_speeds() -> str:
+    """Return the speeds of the servers whose sums are in 32 bits."""
+    found = {name(record): record for record in complete(BITS_32)}
+    rows = []
+    for setting, record in found.items():
+        row: list[object] = [setting]
+        for load in LOADS:
+            shared = found.get(setting.replace(", one", ", shared"))
+            alone = setting.endswith(", one") and shared is not None
+            told = apart(speed(record, load), speed(shared, load)) if alone and shared else "-"
+            row += [speed(record, load), told]
+        rows.append(row)
+    head = [part for load in LOADS for part in (f"{load} tok/s", "against shared")]
+    return markdown(["setting", *head], rows)
 
 
 def _logs(of: list[float], by: list[float]) -> list[float]:
@@ -87,16 +103,10 @@ def _benchmark() -> Iterator[list[object]]:
 
 def agreement_cost() -> str:
     """Return what a round of the agreement takes: microseconds, and operations of PyTorch."""
-    names = {"all-gather": "an all-gather alone", "settle": "as it is", "beside": "as it was"}
+    names = {"all-gather": "an all-gather alone", "settle": "7d3aca0", "beside": "f5a91eb"}
     rows = [[title, names[str(kind)], *rest] for title, kind, *rest in _benchmark()]
-    head = [
-        "ranks, requests a round",
-        "agreement",
-        "us a round",
-        "by the all-gather",
-        "operations",
-    ]
-    return markdown(head, rows)
+    head = ["ranks, requests a round", "agreement", "us a round", "times the all-gather"]
+    return markdown([*head, "operations"], rows)
 
 
 def eight() -> str:
@@ -107,19 +117,22 @@ def eight() -> str:
         measured = not failure
         rows.append(
             [
-                *(record.trial.number, name(record)),
+                *(record.trial.number, name(record), record.host.sharing if record.host else None),
                 speed(record, "shipped") if measured else None,
                 measurement(record, "shipped").accept_length if measured else None,
                 failure.line if failure else "",
             ]
         )
-    return markdown(["measurement", "setting", "tok/s", "accept length", "failure"], rows)
+    return markdown(
+        ["measurement", "setting", "servers", "tok/s", "accept length", "failure"], rows
+    )
 
 
 TABLES = {
     "32 bits": bits_32,
     "Between servers": between_servers,
     "Where an all-reduce is slow": slow_all_reduce,
+    "Speeds in 32 bits": bits_32_speeds,
     "The agreement": agreement_cost,
     "Eight ranks": eight,
 }

@@ -198,6 +198,7 @@ class Stratum:
     def learn(self) -> None:
         """Say which settings, not launched so far, the last failures rule out."""
         launched = {record.trial.launch.key for record in self.records}
+        launched |= {trial.launch.key for trial in self.running}
         for rule in rules(self.records, self.study):
             if rule.reason in self._learned:
                 continue

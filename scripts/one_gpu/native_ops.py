@@ -1,6 +1,9 @@
-"""SGLang plugin: PyTorch in place of three operations with CUDA kernels made for 16 bits."""
+"""SGLang plugin: PyTorch's operations in place of three kernels of SGLang's."""
 
+import logging
 import os
+
+logger = logging.getLogger(__name__)
 
 
 def register() -> None:
@@ -13,3 +16,4 @@ def register() -> None:
 
     for operation in (SiluAndMul, RMSNorm, RotaryEmbedding):
         operation.forward_cuda = operation.forward_native
+        logger.info("one_gpu: PyTorch's %s", operation.__name__)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.side_by_side import todo
+from sweeper.config import load_study
 from tests.real.installed import CHECKOUT, python
 
 FOLDER = CHECKOUT / "scripts" / "one_gpu"
@@ -37,13 +39,14 @@ def told(tmp_path: Path, **env: str) -> list[list[object]]:
     return found
 
 
-@pytest.mark.parametrize("device", ["3", "GPU-1b2c"])
+@pytest.mark.parametrize("devices", ["3", "GPU-1b2c", "3,4"])
 def test_all_ranks_see_the_launchers_first_gpu_as_hosts_of_their_own(
-    tmp_path: Path, device: str
+    tmp_path: Path, devices: str
 ) -> None:
-    launcher, *ranks = told(tmp_path, ONE_GPU="1", CUDA_VISIBLE_DEVICES=device)
-    assert str(launcher[0]).split(",")[0] == device
-    assert ranks == [[device, True]] * 8
+    launcher, *ranks = told(tmp_path, ONE_GPU="1", CUDA_VISIBLE_DEVICES=devices)
+    first = devices.split(",", maxsplit=1)[0]
+    assert str(launcher[0]).split(",")[0] == first
+    assert ranks == [[first, True]] * 8
 
 
 def test_nothing_is_changed_where_nobody_asks(tmp_path: Path) -> None:
@@ -54,11 +57,21 @@ def test_nothing_is_changed_where_nobody_asks(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "settings"), [("two", 12), ("eight", 3)])
+def test_the_studies_name_settings_for_servers_side_by_side(name: str, settings: int) -> None:
+    study = load_study(FOLDER / f"{name}.yaml").resolved(gpus_present=True)
+    assert len(todo(study, [], everything=False)) == settings
+    assert study.baseline_launch().flags["tp-size"] == {"two": 2, "eight": 8}[name]
+    assert study.engine.gpus == 1
+
+
 PLUGIN = """
 from sglang.srt.plugins import load_plugins
 load_plugins()
+from sglang.srt.layers.activation import SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
-print(RMSNorm.forward_cuda is RMSNorm.forward_native)
+from sglang.srt.layers.rotary_embedding import RotaryEmbedding
+print([k.forward_cuda is k.forward_native for k in (SiluAndMul, RMSNorm, RotaryEmbedding)])
 """
 
 
@@ -80,7 +93,7 @@ def with_torch(*words: str, on_path: Path, **env: str) -> list[str]:
 @pytest.mark.parametrize(("asked", "native"), [("1", True), ("", False)])
 def test_the_plugin_takes_pytorchs_operations(asked: str, native: bool) -> None:
     lines = with_torch("-c", PLUGIN, on_path=FOLDER, ONE_GPU_NATIVE=asked)
-    assert lines[-1] == str(native)
+    assert lines[-1] == str([native] * 3)
 
 
 @pytest.mark.sglang
