@@ -128,14 +128,12 @@ def pack(folders: Sequence[Path], into: Path, *, part_bytes: int = PART_BYTES) -
         part_bytes: The most that one part may have.
 
     Raises:
-        UserError: A folder is missing, or it takes too many parts.
+        UserError: It takes too many parts, or a folder is no run; then the others are packed.
     """
-    for folder in folders:
-        if not (folder / "study.yaml").is_file():
-            raise UserError(f"{folder} holds no study")
+    runs = [folder for folder in folders if (folder / "study.yaml").is_file()]
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:xz", preset=6) as tar:
-        for folder in folders:
+        for folder in runs:
             tar.add(folder, arcname=folder.name, filter=_kept)
     data = whole.getvalue()
     count = -(-len(data) // part_bytes)
@@ -147,6 +145,9 @@ def pack(folders: Sequence[Path], into: Path, *, part_bytes: int = PART_BYTES) -
     parts = [into / f"runs.tar.xz.{index:02d}" for index in range(count)]
     for index, part in enumerate(parts):
         part.write_bytes(data[index * part_bytes : (index + 1) * part_bytes])
+    if others := [str(folder) for folder in folders if folder not in runs]:
+        names = ", ".join(others)
+        raise UserError(f"{names}: no study there; all else is packed")
     return parts
 
 

@@ -167,6 +167,15 @@ def test_a_pack_of_too_many_parts_is_refused(tmp_path: Path) -> None:
         pack([run_folder(tmp_path)], tmp_path / "out", part_bytes=100)
 
 
+def test_a_folder_that_is_no_run_costs_the_others_nothing(tmp_path: Path) -> None:
+    one, other = run_folder(tmp_path), tmp_path / "empty"
+    other.mkdir()
+    with pytest.raises(UserError, match=r"empty, .*nowhere: no study there; all else is packed"):
+        pack([other, one, tmp_path / "nowhere"], tmp_path / "out")
+    (made,) = unpack(sorted((tmp_path / "out").iterdir()), tmp_path / "new")
+    assert (made / "study.yaml").read_bytes() == (one / "study.yaml").read_bytes()
+
+
 def test_packing_again_leaves_no_part_of_the_pack_before(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     assert len(pack([folder], tmp_path / "out", part_bytes=1500)) > 1
