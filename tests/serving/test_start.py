@@ -128,8 +128,8 @@ def test_a_silent_start_lives_while_it_compiles(
     compiler = tmp_path / name
     compiler.write_text('#!/bin/sh\nsleep "$1"\n')
     compiler.chmod(0o755)
-    launch = launch_of("compiles", compiler=str(compiler), seconds=4.0)
-    limits = replace(PATIENT, silence_s=1.0)
+    launch = launch_of("compiles", compiler=str(compiler), seconds=7.0)
+    limits = replace(PATIENT, silence_s=5.0)
     if lives:
         started(launch, limits=limits).check()
         return
