@@ -130,8 +130,9 @@ class WindowRun:
             yield stream
 
     async def _sleep_until(self, at_s: float) -> None:
-        left_ns = self._origin_ns + int(at_s * 1e9) - self._clock.now_ns()
-        if left_ns > 0:
+        # uvloop's timers have whole milliseconds and may be early by a part of one.
+        due_ns = self._origin_ns + int(at_s * 1e9)
+        while (left_ns := due_ns - self._clock.now_ns()) > 0:  # noqa: ASYNC110 - it is time itself
             await asyncio.sleep(self._clock.real_s(left_ns / 1e9))
 
     def _requests(self) -> Iterator[Stream]:
