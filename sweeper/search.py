@@ -127,7 +127,7 @@ def _sweep(options: argparse.Namespace, study: Study, plan: Plan, gpus: Gpus) ->
         if stopped is not None:
             raise stopped
         if interrupt.count:
-            print(f"to go on: python -m sweeper.search {options.space}")
+            print(f"to go on: {options.again}")
             return interrupt.status
         return 0
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -222,14 +223,19 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(
     tmp_path: Path, space: Path, number: signal.Signals, status: int
 ) -> None:
     with subprocess.Popen(
-        command(space), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command(space, "--fresh"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as driver:
         trials = tmp_path / "runs" / "tiny" / "trials"
         wait_for(lambda: list(trials.glob("[0-9]*.parquet")) and servers(), "the second server")
         driver.send_signal(number)
         out, _ = driver.communicate(timeout=60)
     assert driver.returncode == status, out
-    assert "to go on: python -m sweeper.search" in out
+    said = next(line for line in out.splitlines() if line.startswith("to go on: "))
+    assert shlex.split(said.removeprefix("to go on: ")) == ["python", *command(space)[1:]]
     assert "Traceback" not in out
     assert not servers()
     assert 1 <= len(stored(tmp_path).records()) < ALL_SETTINGS

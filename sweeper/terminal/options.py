@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ _START_GUESS_S = 600.0
 
 
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the options of `python -m sweeper.search`."""
+    """Read the options of `python -m sweeper.search`; `again` is the command that goes on."""
     parser = argparse.ArgumentParser(
         prog="python -m sweeper.search",
         description="Find the fastest launch command that a space file allows, and prove it.",
@@ -48,7 +50,12 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         default="ray",
         help="inline: one slot in this process, no Ray, for debugging",
     )
-    return parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(words)
+    # What goes on with a sweep begins nothing anew; argparse takes the word's beginning too.
+    again = [w for w in words if not (w.startswith("--f") and "--fresh".startswith(w))]
+    options.again = shlex.join(["python", "-m", "sweeper.search", *again])
+    return options
 
 
 def study_of(options: argparse.Namespace, *, gpus_here: bool, unseen: str | None = None) -> Study:
