@@ -59,14 +59,13 @@ def _pairs() -> Iterator[tuple[str, Starts, Starts]]:
         yield shape, found[f"{shape}, shared"], found[f"{shape}, one"]
 
 
-def requests_of(record: TrialRecord, load: str) -> list[RequestTiming]:
-    """Return a launch's requests of one load."""
+def _requests(record: TrialRecord, load: str) -> list[RequestTiming]:
     return [r for r in record.requests if r.workload == load]
 
 
 def _step_ms(starts: Starts) -> float:
     """Return the median over all requests of one stream of their mean step times."""
-    return statistics.median(mean_step_ms(q) for r in starts for q in requests_of(r, "single"))
+    return statistics.median(mean_step_ms(q) for r in starts for q in _requests(r, "single"))
 
 
 def _both(values: Sequence[float]) -> str:
@@ -133,7 +132,7 @@ def accept_lengths() -> str:
 
 def equal(one: TrialRecord, other: TrialRecord, load: str) -> str:
     """Return how many answers of two launches are the same, "4 of 5"."""
-    return agreement(requests_of(one, load), requests_of(other, load))[0]
+    return agreement(_requests(one, load), _requests(other, load))[0]
 
 
 def answers() -> str:

@@ -79,9 +79,10 @@ def bits_32_speeds() -> str:
     for setting, record in found.items():
         row: list[object] = [setting]
         for load in LOADS:
-            shared = found.get(setting.replace(", one", ", shared"))
-            alone = setting.endswith(", one") and shared is not None
-            told = apart(speed(record, load), speed(shared, load)) if alone and shared else "-"
+            told = "-"
+            if setting.endswith(", one"):
+                shared = found[setting.replace(", one", ", shared")]
+                told = apart(speed(record, load), speed(shared, load))
             row += [speed(record, load), told]
         rows.append(row)
     head = [part for load in LOADS for part in (f"{load} tok/s", "against shared")]

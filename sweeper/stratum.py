@@ -197,12 +197,13 @@ class Stratum:
 
     def learn(self) -> None:
         """Say which settings, not launched so far, the last failures rule out."""
-        launched = {record.trial.launch.key for record in self.records}
-        launched |= {trial.launch.key for trial in self.running}
-        for rule in rules(self.records, self.study):
-            if rule.reason in self._learned:
-                continue
-            self._learned.add(rule.reason)
+        new = [r for r in rules(self.records, self.study) if r.reason not in self._learned]
+        if not new:
+            return
+        self._learned |= {rule.reason for rule in new}
+        trials = [*(record.trial for record in self.records), *self.running]
+        launched = {trial.launch.key for trial in trials}
+        for rule in new:
             found = ruled_out(self.plan.settings, (rule,)) - launched - self._ruled_out
             self._ruled_out |= found
             if found:
